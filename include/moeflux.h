@@ -1,0 +1,168 @@
+/* moeflux: run Mixture-of-Experts language models larger than memory.
+ *
+ * The two objects:
+ *   mf_model    weights, expert store, backend. Read-only once open; share it between sessions and threads.
+ *   mf_session  one sequence of tokens: its KV cache and recurrent state. One thread at a time.
+ *
+ * The rules:
+ *   - Every fallible function returns mf_status: MF_OK (0) or a negative code. The sentence that says which file,
+ *     which tensor, which value was found and which expected is in the mf_error passed (which may be NULL).
+ *   - The library never prints, never exits, and reads no environment variables.
+ *   - A call validates all its arguments before it changes anything. After an error the session is as it was before.
+ *   - The caller owns logits, token and text buffers.
+ *
+ * A whole program:
+ *
+ *   mf_error err;
+ *   mf_model *m;  mf_session *s;
+ *   if (mf_model_open("models/stories-moe", NULL, &m, &err)) { puts(err.text); return 1; }
+ *   if (mf_session_create(m, NULL, &s, &err)) { puts(err.text); return 1; }
+ *   mf_eval_prompt(s, ids, n, 0, logits, mf_model_info_get(m)->n_vocab, &err);
+ *   ... choose a token from logits ...
+ *   mf_eval_token(s, token, mf_memory_length(s), logits, n_vocab, &err);
+ *   mf_session_free(s);  mf_model_close(m);
+ */
+#ifndef MOEFLUX_H
+#define MOEFLUX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MF_VERSION_MAJOR 0
+#define MF_VERSION_MINOR 1
+#define MF_VERSION_PATCH 0
+
+/* ---- status --------------------------------------------------------------------------------------------------- */
+
+/* name, value, what it means */
+#define MF_STATUS_LIST(X)                                                                                              \
+    X(OK, 0, "success")                                                                                                \
+    X(E_INVALID, -1, "an argument is not valid")                                                                       \
+    X(E_NOMEM, -2, "not enough memory")                                                                                \
+    X(E_IO, -3, "reading or writing failed")                                                                           \
+    X(E_NOT_FOUND, -4, "a file, tensor or entry is missing")                                                           \
+    X(E_FORMAT, -5, "a file is damaged or not of the expected format")                                                 \
+    X(E_UNSUPPORTED, -6, "a known thing that this build cannot do")                                                    \
+    X(E_MISMATCH, -7, "two sources that must agree do not (config against tensors)")                                   \
+    X(E_TOKEN, -8, "a token id is outside the vocabulary")                                                             \
+    X(E_POSITION, -9, "a position does not continue the sequence")                                                     \
+    X(E_CONTEXT_FULL, -10, "the context has no room for the tokens")                                                   \
+    X(E_EXISTS, -11, "the target exists already")                                                                      \
+    X(E_NO_SPACE, -12, "the disk is full")                                                                             \
+    X(E_CANCELLED, -13, "the caller asked to stop")                                                                    \
+    X(E_LIMIT, -14, "a built-in limit was exceeded")                                                                   \
+    X(E_INTERNAL, -15, "a bug in moeflux")
+
+typedef enum mf_status {
+#define MF_STATUS_ENUM(name, value, text) MF_##name = value,
+    MF_STATUS_LIST(MF_STATUS_ENUM)
+#undef MF_STATUS_ENUM
+} mf_status;
+
+/* "E_FORMAT" and "a file is damaged ..."; an unknown code gives "E_UNKNOWN". */
+const char *mf_status_name(mf_status status);
+const char *mf_status_text(mf_status status);
+
+#define MF_ERROR_TEXT 640
+
+typedef struct mf_error {
+    mf_status status;
+    char text[MF_ERROR_TEXT]; /* one sentence or two, no newline at the end */
+} mf_error;
+
+/* ---- logging: silent unless a sink is given in the options ------------------------------------------------------ */
+
+typedef enum mf_log_level { MF_LOG_DEBUG, MF_LOG_INFO, MF_LOG_WARN, MF_LOG_ERROR } mf_log_level;
+
+typedef struct mf_log_sink {
+    void (*write)(void *user, mf_log_level level, const char *text); /* NULL: silent */
+    void *user;
+} mf_log_sink;
+
+/* ---- model ---------------------------------------------------------------------------------------------------- */
+
+typedef struct mf_model mf_model;
+typedef struct mf_session mf_session;
+
+typedef struct mf_model_options {
+    const char *backend; /* "auto" (NULL), "ref" */
+    int n_threads;       /* compute threads; 0: one per physical core this process may use */
+    mf_log_sink log;
+} mf_model_options;
+
+void mf_model_options_init(mf_model_options *opt);
+
+#define MF_MAX_EOS 8
+
+typedef struct mf_model_info {
+    const char *name;    /* the directory's last component */
+    const char *family;  /* "qwen3_5_moe" */
+    const char *backend; /* the one in use */
+    int32_t n_vocab;     /* length of a row of logits */
+    int32_t n_ctx;       /* positions the model was made for */
+    int32_t n_layers;
+    int32_t n_hidden;
+    int32_t n_experts; /* routed experts per layer */
+    int32_t n_experts_per_token;
+    int32_t n_eos;
+    int32_t eos[MF_MAX_EOS]; /* token ids that end an answer */
+    int64_t trunk_bytes;     /* resident weights */
+    int64_t expert_bytes;    /* all routed experts */
+    int64_t kv_bytes_per_token;
+    int64_t state_bytes; /* recurrent state of one session */
+} mf_model_info;
+
+/* dir is a native model directory (see docs/FORMAT.md); opt may be NULL. */
+mf_status mf_model_open(const char *dir, const mf_model_options *opt, mf_model **out, mf_error *err);
+void mf_model_close(mf_model *model); /* NULL is fine; all sessions must be freed before */
+const mf_model_info *mf_model_info_get(const mf_model *model);
+
+/* ---- session -------------------------------------------------------------------------------------------------- */
+
+/* Called with every named intermediate when set: data is [n_rows][n_cols] f32, valid during the call only.
+ * Names: embed, h_mid, h_post, shared, hidden (a layer's output), final_norm. layer is -1 outside layers. */
+typedef struct mf_probe {
+    void (*fn)(void *user, const char *name, int layer, const float *data, int n_rows, int n_cols);
+    void *user;
+} mf_probe;
+
+typedef struct mf_session_options {
+    int32_t n_ctx;   /* capacity in tokens; 0: the model's */
+    int32_t n_chunk; /* tokens evaluated in one pass, 1..8192; 0: 512 */
+    mf_probe probe;
+    bool (*cancel)(void *user); /* asked between layers; true stops with MF_E_CANCELLED; may be NULL */
+    void *cancel_user;
+} mf_session_options;
+
+void mf_session_options_init(mf_session_options *opt);
+
+mf_status mf_session_create(mf_model *model, const mf_session_options *opt, mf_session **out, mf_error *err);
+void mf_session_free(mf_session *session); /* NULL is fine */
+
+/* Evaluates tokens at positions start_pos ... start_pos + n - 1; start_pos must be mf_memory_length(session).
+ * logits receives the rows of the last logits_len / n_vocab tokens, in order; logits_len is in floats, a multiple of
+ * n_vocab, at most n * n_vocab. logits_len 0 (logits may be NULL) evaluates without the head.
+ * n == 0 succeeds and writes nothing. */
+mf_status mf_eval_prompt(mf_session *session, const int32_t *tokens, size_t n, int64_t start_pos, float *logits,
+                         size_t logits_len, mf_error *err);
+
+/* One token; logits_len must be n_vocab. The same path as mf_eval_prompt with n = 1. */
+mf_status mf_eval_token(mf_session *session, int32_t token, int64_t pos, float *logits, size_t logits_len,
+                        mf_error *err);
+
+void mf_memory_clear(mf_session *session);           /* as freshly created */
+int64_t mf_memory_length(const mf_session *session); /* tokens held; 0 when empty */
+
+/* For diagnosis: one layer applied to hidden [n_rows][n_hidden] at the positions that follow the session's tokens,
+ * into out (same shape). The session does not change, so repeated calls give the same bits. */
+mf_status mf_layer_forward(mf_session *session, int layer, const float *hidden, int n_rows, float *out, mf_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

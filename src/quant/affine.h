@@ -1,0 +1,22 @@
+/* MLX affine quantization: value = code * scale + bias, per group of 32, 64 or 128 along a row.
+ *
+ * Bit order (docs/FORMAT.md): powers of two sit in little-endian words, element i at bit bits*i; 3, 5 and 6 bits are
+ * little-endian bit streams. In both cases element i of a row starts at bit bits*i of the row's bytes, so one rule
+ * decodes all widths. */
+#ifndef MF_QUANT_AFFINE_H
+#define MF_QUANT_AFFINE_H
+
+#include "quant/type.h"
+
+bool mf__affine_bits_ok(int bits);   /* 2 3 4 5 6 8 */
+bool mf__affine_group_ok(int group); /* 32 64 128 */
+
+/* Encodes one row of n_cols (a multiple of group) floats as MLX's quantizer does: codes from the f32 scale and bias,
+ * which are then rounded to scale_type (BF16, F16 or F32). */
+void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *codes,
+                           void *scales, void *biases);
+
+/* The raw codes of one row, for tests and kernels' checks. */
+void mf__affine_codes_row(const void *codes, int64_t n_cols, int bits, uint8_t *out);
+
+#endif

@@ -1,0 +1,63 @@
+/* Element types of stored tensors, and what each costs. One row here is all the rest of the code needs to know. */
+#ifndef MF_QUANT_TYPE_H
+#define MF_QUANT_TYPE_H
+
+#include "base/status.h"
+
+/* enum, name in files (safetensors spelling; moeflux manifest uses the same), bits per stored element */
+#define MF_TYPES(X)                                                                                                    \
+    X(F32, "F32", 32)                                                                                                  \
+    X(F16, "F16", 16)                                                                                                  \
+    X(BF16, "BF16", 16)                                                                                                \
+    X(F64, "F64", 64)                                                                                                  \
+    X(F8_E4M3, "F8_E4M3", 8)                                                                                           \
+    X(F8_E5M2, "F8_E5M2", 8)                                                                                           \
+    X(I64, "I64", 64)                                                                                                  \
+    X(I32, "I32", 32)                                                                                                  \
+    X(I16, "I16", 16)                                                                                                  \
+    X(I8, "I8", 8)                                                                                                     \
+    X(U64, "U64", 64)                                                                                                  \
+    X(U32, "U32", 32)                                                                                                  \
+    X(U16, "U16", 16)                                                                                                  \
+    X(U8, "U8", 8)                                                                                                     \
+    X(BOOL, "BOOL", 8)                                                                                                 \
+    X(AFFINE, "AFFINE", 0) /* MLX groups: codes (U32 words), scales, biases; bits and group are in the tensor */
+
+typedef enum mf__type {
+#define ENUM(id, name, bits) MF_TYPE_##id,
+    MF_TYPES(ENUM)
+#undef ENUM
+        MF_TYPE_COUNT
+} mf__type;
+
+const char *mf__type_name(mf__type type);
+bool mf__type_parse(const char *name, mf__type *out); /* false for unknown names and for AFFINE */
+int mf__type_bits(mf__type type);                     /* 0 for AFFINE */
+bool mf__type_is_float(mf__type type);                /* F32, F16, BF16: what a backend reads directly */
+
+#define MF_MAX_DIMS 6
+
+/* A borrowed, read-only matrix (or vector: n_rows 1; or stack: n_planes > 1) as a backend sees it.
+ * Rows are contiguous; AFFINE keeps its three parts. Nothing here owns memory. */
+typedef struct mf__tensor {
+    mf__type type;
+    int64_t n_planes; /* experts or heads stacked; 1 for a plain matrix */
+    int64_t n_rows;   /* output dimension */
+    int64_t n_cols;   /* input dimension, in logical elements */
+    const void *data; /* [n_planes][n_rows][row bytes] */
+    /* AFFINE only */
+    int bits;            /* 2, 3, 4, 5, 6, 8 */
+    int group;           /* 32, 64, 128 */
+    mf__type scale_type; /* F32, F16, BF16: of scales and biases */
+    const void *scales;  /* [n_planes][n_rows][n_cols / group] */
+    const void *biases;  /* same */
+} mf__tensor;
+
+int64_t mf__tensor_row_bytes(const mf__tensor *t);               /* of data, one row */
+int64_t mf__tensor_bytes(const mf__tensor *t);                   /* data + scales + biases */
+mf__tensor mf__tensor_plane(const mf__tensor *t, int64_t plane); /* a view of one matrix of the stack */
+
+/* Decodes one row (of plane 0) into n_cols floats. The definition of every type's value. */
+void mf__tensor_row_f32(const mf__tensor *t, int64_t row, float *out);
+
+#endif

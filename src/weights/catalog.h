@@ -1,0 +1,36 @@
+/* A catalogue of named tensors over mapped files, whatever the container: a safetensors checkpoint (one file or an
+ * index of shards) or a native model directory. Views are borrowed: they live until the catalogue is closed. */
+#ifndef MF_WEIGHTS_CATALOG_H
+#define MF_WEIGHTS_CATALOG_H
+
+#include "quant/type.h"
+
+typedef struct mf__catalog mf__catalog;
+
+/* One stored tensor, as the file has it. */
+typedef struct mf__entry {
+    const char *name;
+    mf__type type; /* never AFFINE: an affine tensor is three entries */
+    int n_dims;
+    int64_t dims[MF_MAX_DIMS];
+    const uint8_t *data; /* mapped bytes; any alignment */
+    int64_t size;        /* bytes = product(dims) * element size */
+    int file;            /* index for mf__catalog_file */
+    int64_t offset;      /* of data in that file */
+} mf__entry;
+
+void mf__catalog_close(mf__catalog *cat); /* NULL is fine */
+int64_t mf__catalog_count(const mf__catalog *cat);
+const mf__entry *mf__catalog_at(const mf__catalog *cat, int64_t i);          /* sorted by name */
+const mf__entry *mf__catalog_find(const mf__catalog *cat, const char *name); /* NULL when absent */
+const char *mf__catalog_file(const mf__catalog *cat, int file);              /* path */
+int mf__catalog_n_files(const mf__catalog *cat);
+
+/* The logical tensor called name ("….q_proj.weight", "….A_log"): where NAME ends in ".weight", is U32 and has .scales
+ * and .biases beside it, an AFFINE view with bits and group inferred from the shapes, given the logical n_cols
+ * (0: unknown, then group is taken as 64 or, failing that, whatever makes the shapes agree).
+ * 1-D entries become n_rows 1; 3-D ones n_planes. Anything above 3 dimensions is flattened into planes.
+ * MF_E_NOT_FOUND names the tensor; MF_E_MISMATCH tells both shapes. */
+mf_status mf__catalog_tensor(const mf__catalog *cat, const char *name, int64_t n_cols, mf__tensor *out, mf_error *err);
+
+#endif

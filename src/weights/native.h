@@ -1,0 +1,81 @@
+/* The native model directory (docs/FORMAT.md):
+ *
+ *   model_weights.json   manifest: tensors (offset, size, shape, dtype, bits), config echo, expert layout
+ *   model_weights.bin    the trunk: every tensor at a multiple of 64 bytes
+ *   packed_experts/layer_NN.bin   expert e of layer NN at e * stride
+ *   config.json, tokenizer.json ...  copied from the checkpoint
+ *
+ * The manifest is what flash-moe and moeflux write, plus one object "moeflux" with what those leave to compile time. */
+#ifndef MF_WEIGHTS_NATIVE_H
+#define MF_WEIGHTS_NATIVE_H
+
+#include <jansson.h>
+
+#include "weights/catalog.h"
+
+/* The three matrices of an expert. */
+typedef enum mf__expert_part { MF_PART_GATE, MF_PART_UP, MF_PART_DOWN, MF_PART_COUNT } mf__expert_part;
+
+/* Where things are inside one expert's blob. part[i].data/scales/biases are offsets from the blob's start, kept as
+ * integers here; mf__expert_view adds the blob's address. */
+typedef struct mf__expert_layout {
+    int64_t stride; /* bytes from one expert to the next in the file */
+    int64_t bytes;  /* bytes used, <= stride */
+    struct {
+        mf__type type;
+        int64_t n_rows, n_cols;
+        int bits, group;
+        mf__type scale_type;
+        int64_t data_off, scales_off, biases_off;
+    } part[MF_PART_COUNT];
+} mf__expert_layout;
+
+/* Fills the offsets of a layout whose types and shapes are set: parts in the order gate, up, down, each data, scales,
+ * biases, no padding; stride = bytes rounded up to `align`. */
+mf_status mf__expert_layout_pack(mf__expert_layout *layout, int64_t align, mf_error *err);
+mf__tensor mf__expert_view(const mf__expert_layout *layout, mf__expert_part part, const void *blob);
+
+#define MF_MANIFEST_VERSION 1
+
+typedef struct mf__native {
+    mf__catalog *catalog; /* the trunk */
+    json_t *manifest;     /* whole model_weights.json */
+    json_t *config;       /* config.json, or NULL when the directory has none */
+    char *dir;
+    /* experts */
+    int n_layers;             /* length of expert_files */
+    char **expert_files;      /* [n_layers] path, or NULL where the layer has no file */
+    bool has_layout;          /* the manifest's own "moeflux" block had one */
+    int n_experts;            /* from the manifest block; 0 when absent */
+    mf__expert_layout layout; /* valid when has_layout */
+} mf__native;
+
+mf_status mf__native_open(const char *dir, mf__native *out, mf_error *err);
+void mf__native_close(mf__native *native);
+
+/* The manifest alone, from memory: what the fuzzer calls. bin_size is the size of model_weights.bin. */
+mf_status mf__manifest_parse(const char *name, const char *json, size_t json_size, const uint8_t *bin, size_t bin_size,
+                             mf__native *out, mf_error *err);
+
+/* ---- writing: begin, tensors in any order, finish. The directory is made complete or not at all. ---- */
+
+typedef struct mf__native_writer mf__native_writer;
+
+/* Writes into DIR.partial; finish renames it to DIR. DIR must not exist. */
+mf_status mf__native_writer_begin(const char *dir, mf__native_writer **out, mf_error *err);
+/* Appends one stored tensor to model_weights.bin. bits: for U32 words of an affine tensor, else 0. */
+mf_status mf__native_writer_tensor(mf__native_writer *w, const mf__entry *entry, int bits, mf_error *err);
+/* The path of a file inside the unfinished directory, to write config.json, tokenizer.json ... with base/file.h.
+ * malloc'd. */
+char *mf__native_writer_path(mf__native_writer *w, const char *name);
+/* Experts of one layer, in order of expert id, each layout->bytes long; the writer pads to the stride. */
+mf_status mf__native_writer_experts_begin(mf__native_writer *w, int layer, const mf__expert_layout *layout,
+                                          int n_experts, mf_error *err);
+mf_status mf__native_writer_expert(mf__native_writer *w, const void *blob, mf_error *err);
+mf_status mf__native_writer_experts_end(mf__native_writer *w, mf_error *err); /* MF_E_INTERNAL unless all came */
+/* Writes the manifest (source: where the model came from, a short name, no machine path; config: echoed, may be NULL),
+ * syncs, renames. Frees the writer whatever happens; on failure the partial directory is removed. */
+mf_status mf__native_writer_finish(mf__native_writer *w, const char *source, const json_t *config, mf_error *err);
+void mf__native_writer_abort(mf__native_writer *w); /* removes DIR.partial; NULL is fine */
+
+#endif
