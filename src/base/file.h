@@ -13,6 +13,9 @@ typedef struct mf__map {
 mf_status mf__map_open(const char *path, mf__map *out, mf_error *err); /* refuses directories and devices */
 void mf__map_close(mf__map *map);                                      /* zeroed maps are fine */
 
+/* Opens for reading (close() it); refuses what is not a regular file. size may be NULL. */
+mf_status mf__file_open(const char *path, int *fd, int64_t *size, mf_error *err);
+
 bool mf__path_exists(const char *path);
 bool mf__path_is_dir(const char *path);
 mf_status mf__file_size(const char *path, int64_t *out, mf_error *err);
@@ -33,7 +36,8 @@ mf_status mf__dir_sync(const char *dir, mf_error *err);
 mf_status mf__dir_make(const char *path, mf_error *err);                  /* one level; an existing directory is fine */
 mf_status mf__file_copy(const char *from, const char *to, mf_error *err); /* as mf__file_replace */
 
-/* Removes a directory tree that moeflux made. Refuses "/", "." and paths that end in "..". */
+/* Removes a directory tree that moeflux made. Refuses "/", "." and paths that end in "..", and links to directories;
+ * links inside the tree are removed, never followed. */
 mf_status mf__dir_remove(const char *path, mf_error *err);
 
 #endif

@@ -1,0 +1,179 @@
+/* Reading: mappings, whole files, and transfers that are complete or an error. Writing whole files is replace.c. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The kernel transfers at most 0x7ffff000 bytes per call; macOS refuses more than INT_MAX. */
+#define MAX_TRANSFER ((size_t)1 << 30)
+
+static const char *kind_of(mode_t mode) {
+    return S_ISDIR(mode)    ? "a directory"
+           : S_ISCHR(mode)  ? "a character device"
+           : S_ISBLK(mode)  ? "a block device"
+           : S_ISFIFO(mode) ? "a pipe"
+           : S_ISSOCK(mode) ? "a socket"
+                            : "not a file";
+}
+
+static mf_status not_regular(const char *path, mode_t mode, mf_error *err) {
+    return mf__fail(err, MF_E_INVALID, "%s is %s, expected a regular file", path, kind_of(mode));
+}
+
+mf_status mf__file_open(const char *path, int *fd, int64_t *size, mf_error *err) {
+    /* O_NONBLOCK: opening a pipe nobody writes to must not hang; it means nothing for regular files. */
+    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (f < 0) return mf__fail_errno(err, errno, "cannot open %s", path);
+    struct stat st;
+    mf_status status = MF_OK;
+    if (fstat(f, &st) != 0)
+        status = mf__fail_errno(err, errno, "cannot read the size of %s", path);
+    else if (!S_ISREG(st.st_mode))
+        status = not_regular(path, st.st_mode, err);
+    if (status != MF_OK) {
+        close(f);
+        return status;
+    }
+    *fd = f;
+    if (size) *size = st.st_size;
+    return MF_OK;
+}
+
+mf_status mf__map_open(const char *path, mf__map *out, mf_error *err) {
+    *out = (mf__map){0};
+    int fd;
+    int64_t size;
+    MF__TRY(mf__file_open(path, &fd, &size, err));
+    mf_status status = MF_OK;
+    if ((uint64_t)size > SIZE_MAX) {
+        status = mf__fail(err, MF_E_LIMIT, "%s has %" PRId64 " bytes, more than can be mapped", path, size);
+    } else if (size > 0) {
+        void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
+        if (data == MAP_FAILED)
+            status = mf__fail_errno(err, errno, "cannot map %s (%" PRId64 " bytes)", path, size);
+        else
+            *out = (mf__map){.data = data, .size = (size_t)size};
+    }
+    close(fd);
+    return status;
+}
+
+void mf__map_close(mf__map *map) {
+    if (map->data) munmap((void *)map->data, map->size);
+    *map = (mf__map){0};
+}
+
+bool mf__path_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+bool mf__path_is_dir(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+mf_status mf__file_size(const char *path, int64_t *out, mf_error *err) {
+    struct stat st;
+    if (stat(path, &st) != 0) return mf__fail_errno(err, errno, "cannot read the size of %s", path);
+    if (!S_ISREG(st.st_mode)) return not_regular(path, st.st_mode, err);
+    *out = st.st_size;
+    return MF_OK;
+}
+
+char *mf__path_join(const char *dir, const char *name) {
+    size_t n_dir = strlen(dir), n_name = strlen(name);
+    bool slash = n_dir > 0 && dir[n_dir - 1] != '/';
+    char *path = malloc(n_dir + slash + n_name + 1);
+    if (!path) return NULL;
+    memcpy(path, dir, n_dir);
+    if (slash) path[n_dir] = '/';
+    memcpy(path + n_dir + slash, name, n_name + 1);
+    return path;
+}
+
+/* Reads to the end rather than to the size: files of /proc claim to be empty, and a file may grow meanwhile. */
+static mf_status read_to_end(int fd, const char *path, size_t max_size, size_t expect, char **out, size_t *out_size,
+                             mf_error *err) {
+    size_t capacity = expect + 1, size = 0;
+    char *buf = malloc(capacity);
+    for (;;) {
+        if (!buf) return mf__fail(err, MF_E_NOMEM, "no memory to read %s (%zu bytes)", path, capacity);
+        size_t room = capacity - size < MAX_TRANSFER ? capacity - size : MAX_TRANSFER;
+        ssize_t n = read(fd, buf + size, room);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            int errnum = errno;
+            free(buf);
+            return mf__fail_errno(err, errnum, "cannot read %s", path);
+        }
+        if (n == 0) break;
+        size += (size_t)n;
+        if (size > max_size) {
+            free(buf);
+            return mf__fail(err, MF_E_LIMIT, "%s has more than %zu bytes, the most that is accepted", path, max_size);
+        }
+        if (size == capacity) { /* the last byte is kept free for the NUL */
+            capacity = capacity < 2048 ? 4096 : capacity * 2;
+            char *grown = realloc(buf, capacity);
+            if (!grown) free(buf);
+            buf = grown;
+        }
+    }
+    buf[size] = '\0';
+    *out = buf;
+    *out_size = size;
+    return MF_OK;
+}
+
+mf_status mf__file_read(const char *path, size_t max_size, char **out, size_t *out_size, mf_error *err) {
+    *out = NULL;
+    *out_size = 0;
+    int fd;
+    int64_t size;
+    MF__TRY(mf__file_open(path, &fd, &size, err));
+    mf_status status;
+    if ((uint64_t)size > max_size || (uint64_t)size >= SIZE_MAX)
+        status =
+            mf__fail(err, MF_E_LIMIT, "%s has %" PRId64 " bytes, more than the %zu accepted", path, size, max_size);
+    else
+        status = read_to_end(fd, path, max_size, (size_t)size, out, out_size, err);
+    close(fd);
+    return status;
+}
+
+mf_status mf__pread_all(int fd, void *buf, size_t size, int64_t offset, const char *path, mf_error *err) {
+    size_t done = 0;
+    while (done < size) {
+        size_t want = size - done < MAX_TRANSFER ? size - done : MAX_TRANSFER;
+        ssize_t n = pread(fd, (char *)buf + done, want, (off_t)(offset + (int64_t)done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return mf__fail_errno(err, errno, "cannot read %zu bytes at offset %" PRId64 " of %s", size, offset, path);
+        if (n == 0)
+            return mf__fail(err, MF_E_FORMAT, "%s is %zu bytes short: it ends inside the %zu bytes at offset %" PRId64,
+                            path, size - done, size, offset);
+        done += (size_t)n;
+    }
+    return MF_OK;
+}
+
+mf_status mf__pwrite_all(int fd, const void *buf, size_t size, int64_t offset, const char *path, mf_error *err) {
+    size_t done = 0;
+    while (done < size) {
+        size_t want = size - done < MAX_TRANSFER ? size - done : MAX_TRANSFER;
+        ssize_t n = pwrite(fd, (const char *)buf + done, want, (off_t)(offset + (int64_t)done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) /* a write that writes nothing would loop for ever */
+            return mf__fail_errno(err, n < 0 ? errno : EIO, "cannot write %zu bytes at offset %" PRId64 " of %s", size,
+                                  offset, path);
+        done += (size_t)n;
+    }
+    return MF_OK;
+}
