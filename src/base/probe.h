@@ -9,7 +9,7 @@ typedef struct mf__memory {
     int64_t available;    /* MemAvailable */
     int64_t cgroup_limit; /* smallest limit of this process's memory group and its parents (v1 and v2); 0: none */
     int64_t cgroup_used;  /* usage of the group with that limit, without reclaimable file cache */
-    int64_t usable;       /* the smaller of available and what is left of the limit */
+    int64_t usable;       /* the smallest of available and what is left of each of the limits */
 } mf__memory;
 
 /* root is "" except in tests, which point it at a tree of fake /proc and /sys files. */
@@ -26,5 +26,8 @@ typedef struct mf__cpu {
 } mf__cpu;
 
 void mf__cpu_probe(mf__cpu *out);
+
+/* Whole processors that the cpu quotas of this process's groups are worth, rounded up; 0: no quota. root as above. */
+int mf__cpu_quota(const char *root);
 
 #endif
