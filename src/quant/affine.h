@@ -16,6 +16,11 @@ bool mf__affine_group_ok(int group); /* 32 64 128 */
 void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *codes,
                            void *scales, void *biases);
 
+/* Decodes one row: (float)code * scale + bias, the product rounded before the sum. Any alignment. What
+ * mf__tensor_row_f32 calls for AFFINE. */
+void mf__affine_decode_row(const void *codes, const void *scales, const void *biases, mf__type scale_type,
+                           int64_t n_cols, int bits, int group, float *out);
+
 /* The raw codes of one row, for tests and kernels' checks. */
 void mf__affine_codes_row(const void *codes, int64_t n_cols, int bits, uint8_t *out);
 

@@ -24,6 +24,12 @@ typedef struct mf__expert_layout {
 /* Fills the offsets of a layout whose types and shapes are set: parts in the order gate, up, down, each data, scales,
  * biases, no padding; stride = bytes rounded up to `align`. */
 mf_status mf__expert_layout_pack(mf__expert_layout *layout, int64_t align, mf_error *err);
+
+/* For a layout that came from a file: MF_E_FORMAT unless every type, shape and offset is possible and every byte of
+ * every part lies inside `bytes`, and bytes <= stride. After it mf__expert_view is safe on a blob of `bytes` bytes. */
+mf_status mf__expert_layout_check(const mf__expert_layout *layout, mf_error *err);
+
+const char *mf__expert_part_name(mf__expert_part part); /* "gate", "up", "down" */
 mf__tensor mf__expert_view(const mf__expert_layout *layout, mf__expert_part part, const void *blob);
 
 #endif

@@ -1,0 +1,371 @@
+/* Affine quantization: the bit order, the values, and the choices of the encoder, each against a formulation that
+ * shares nothing with the implementation, and against groups quantized by another MLX-compatible tool. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "quant/affine.h"
+#include "quant/half.h"
+
+#define MAX_COLS 512
+
+static const int all_bits[] = {2, 3, 4, 5, 6, 8};
+static const int all_groups[] = {32, 64, 128};
+static const mf__type all_scales[] = {MF_TYPE_BF16, MF_TYPE_F16, MF_TYPE_F32};
+
+#define EACH(i, array) for (size_t i = 0; i < MF__COUNT(array); i++)
+
+/* A small generator so that the data is the same everywhere. */
+static uint32_t next_random(uint32_t *seed) {
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+static float random_float(uint32_t *seed) { /* in (-1, 1), with a bulge at 0 as weights have */
+    float a = (float)next_random(seed) / 8388608.0f - 1.0f, b = (float)next_random(seed) / 8388608.0f - 1.0f;
+    return a * b;
+}
+
+/* Element i of a row, bit by bit, from the definition: bit k of code i is bit bits*i + k of the row's bytes. */
+static unsigned code_at(const uint8_t *row, int bits, int64_t i) {
+    unsigned code = 0;
+    for (int k = 0; k < bits; k++) {
+        int64_t bit = bits * i + k;
+        code |= (row[bit / 8] >> (bit % 8) & 1u) << k;
+    }
+    return code;
+}
+
+/* ---- groups taken from a checkpoint quantized elsewhere, bf16 in and out ---- */
+
+static const struct {
+    int bits;
+    uint16_t scale, bias;
+    uint16_t source[64];
+    uint8_t codes[64];
+} foreign[] = {
+    {4,
+     0x3d01,
+     0xbe91,
+     {
+         0xbe2f, 0x3e5a, 0x3da6, 0xbd16, 0xbd63, 0xbe04, 0xbd94, 0xbe2b, 0x3e47, 0x3e58, 0xbd55, 0x3d68, 0x3d4d,
+         0x3dbd, 0x3bdd, 0x3d5d, 0xbc1a, 0xbd61, 0xbde1, 0xbe22, 0xbe32, 0xbdd3, 0x3e1c, 0x3d0c, 0x3c0f, 0x3d6d,
+         0xbe01, 0x3bc0, 0x3d4f, 0x3dc9, 0xbd81, 0x3de7, 0xbcb2, 0xbd8a, 0xbd45, 0x3d8c, 0x3d3e, 0xbde1, 0xbe42,
+         0xbd95, 0xbdb9, 0xbd03, 0x3e01, 0xbdd5, 0x3ca9, 0x3c37, 0xbcd3, 0x3cbc, 0xbe89, 0xbdfd, 0x3cdd, 0xbd30,
+         0xbd23, 0xbdf7, 0x3bc9, 0x3e21, 0xbd7c, 0xbe91, 0xbdcc, 0xbdf1, 0x3d1b, 0x3d23, 0x3d17, 0xbe36,
+     },
+     {
+         0xf4, 0x8c, 0x57, 0x47, 0xff, 0xb7, 0xcb, 0xb9, 0x79, 0x46, 0x63, 0xae, 0xb9, 0x95, 0xcb, 0xd7,
+         0x78, 0xb7, 0x6a, 0x73, 0x86, 0x6d, 0x9a, 0xa8, 0x50, 0x8a, 0x58, 0xe9, 0x07, 0x56, 0xaa, 0x3a,
+     }},
+    {4,
+     0xbd20,
+     0x3ea0,
+     {
+         0x3ddc, 0x3cd4, 0x3df0, 0xbe87, 0x3c77, 0xbca6, 0xbd85, 0xbd46, 0xbe42, 0x3e12, 0xbdd5, 0x3d96, 0x3d3d,
+         0xbd46, 0xbe07, 0xbdf9, 0x3e0a, 0xbd5d, 0x3e8f, 0x3df9, 0x3c62, 0xbddc, 0xbd0d, 0x3e37, 0xbd97, 0x3e4a,
+         0x3dc5, 0xbdf4, 0xbbe9, 0xbda4, 0x3ca8, 0x3c5a, 0xbb4e, 0xbdb3, 0xbe21, 0xbd58, 0x3ca7, 0x3e78, 0xbd9e,
+         0x3c5f, 0xbe1a, 0x3c15, 0xbe5b, 0xbe66, 0x3ddc, 0x3d84, 0xbca4, 0x3da3, 0x3e0c, 0xbc7c, 0x3de2, 0x3ea0,
+         0x3d57, 0x3cc4, 0xbe13, 0x3e44, 0xbe4d, 0x3dc0, 0x3dc6, 0xbd1b, 0x3e7a, 0x3db3, 0x3c81, 0xbdbb,
+     },
+     {
+         0x75, 0xf5, 0x98, 0x9a, 0x4d, 0x6b, 0x97, 0xbb, 0x95, 0x51, 0xb8, 0x39, 0x3a, 0xb6, 0xa8, 0x87,
+         0xa8, 0x9c, 0x27, 0x8a, 0x8c, 0xed, 0x65, 0x69, 0x84, 0x05, 0x77, 0x3c, 0x6d, 0x96, 0x62, 0xa8,
+     }},
+    {8,
+     0x3b01,
+     0xbe85,
+     {
+         0xbd9e, 0xbd26, 0x3d89, 0x3cc1, 0x3d6b, 0x3d43, 0x3bc5, 0xbda5, 0xbc16, 0x3e05, 0x3d2c, 0xbd41, 0x3d4e,
+         0xbc32, 0xb8a0, 0x3d7b, 0x3d8e, 0xbd6b, 0xbdf2, 0xbd4e, 0x3dab, 0xbe42, 0xbbc0, 0x3e08, 0xbdd9, 0x3db7,
+         0x3df6, 0x3d92, 0x3d42, 0x3cf8, 0xbe57, 0xbe4b, 0x3e10, 0xbd1b, 0xbe85, 0x3d51, 0xbe7c, 0x3e4b, 0xbd1e,
+         0x3a98, 0x3cc0, 0x3d98, 0x3d9c, 0xbdae, 0x3c9a, 0x3e4c, 0x3e22, 0xbd6a, 0x3d9a, 0xbcfe, 0x3e79, 0x3e0a,
+         0x3e56, 0xbdae, 0xbc1b, 0x3d95, 0xbde9, 0x3de0, 0xbdd3, 0xbe1b, 0xbd1e, 0x3e76, 0x39fc, 0x3e13,
+     },
+     {
+         0x5d, 0x6f, 0xa6, 0x90, 0xa1, 0x9c, 0x87, 0x5b, 0x7f, 0xc6, 0x99, 0x6c, 0x9e, 0x7e, 0x84, 0xa3,
+         0xa7, 0x67, 0x48, 0x6a, 0xae, 0x24, 0x81, 0xc7, 0x4e, 0xb1, 0xc1, 0xa8, 0x9c, 0x93, 0x19, 0x1f,
+         0xcb, 0x71, 0x00, 0x9e, 0x07, 0xe9, 0x70, 0x85, 0x90, 0xaa, 0xab, 0x59, 0x8e, 0xe9, 0xd4, 0x67,
+         0xaa, 0x74, 0xff, 0xc8, 0xee, 0x59, 0x7f, 0xa9, 0x4a, 0xbc, 0x50, 0x37, 0x70, 0xfe, 0x84, 0xcd,
+     }},
+    {8,
+     0xbb03,
+     0x3e83,
+     {
+         0xbd1f, 0xbe21, 0xbd92, 0x3e22, 0xbd19, 0x3e1a, 0xbc81, 0xbc4a, 0x3d02, 0xbc2d, 0x3db6, 0x3d90, 0x3d4a,
+         0x3e04, 0x3e83, 0xbc85, 0x3c81, 0x3dc1, 0xbdf4, 0xbe81, 0xbda1, 0xbcbd, 0xbc14, 0x3d02, 0x3ce9, 0x3d57,
+         0xbe07, 0xbe53, 0xbde6, 0xbe3f, 0xbd4d, 0xbd40, 0x3dee, 0xbcbb, 0x3c3b, 0x3d87, 0xbd42, 0x3ded, 0x3d07,
+         0x3da1, 0xbd23, 0x3e53, 0xbd97, 0x3e25, 0xbe1e, 0xbe64, 0xbe35, 0x3c66, 0xbcd9, 0x3e33, 0xbe68, 0xbd27,
+         0x3ded, 0xbe15, 0xbe5e, 0xbdbf, 0xbdd3, 0xbe13, 0x3d66, 0x3e06, 0xbd01, 0xbe31, 0x3db0, 0xbdaa,
+     },
+     {
+         0x93, 0xcf, 0xa4, 0x31, 0x93, 0x35, 0x88, 0x86, 0x70, 0x85, 0x54, 0x5d, 0x67, 0x40, 0x00, 0x88,
+         0x78, 0x51, 0xbc, 0xfe, 0xa7, 0x8c, 0x85, 0x70, 0x72, 0x66, 0xc2, 0xe7, 0xb8, 0xdd, 0x99, 0x97,
+         0x46, 0x8b, 0x7a, 0x5f, 0x98, 0x46, 0x70, 0x59, 0x94, 0x19, 0xa5, 0x2f, 0xcd, 0xef, 0xd8, 0x79,
+         0x8d, 0x29, 0xf1, 0x94, 0x46, 0xc9, 0xec, 0xaf, 0xb4, 0xc8, 0x64, 0x3f, 0x90, 0xd6, 0x55, 0xaa,
+     }},
+};
+
+static void foreign_groups(void **state) {
+    (void)state;
+    EACH(f, foreign) {
+        float x[64], y[64];
+        for (int i = 0; i < 64; i++)
+            x[i] = mf__bf16_to_f32(foreign[f].source[i]);
+        int bits = foreign[f].bits;
+        uint8_t codes[64];
+        uint16_t scale, bias;
+        mf__affine_encode_row(x, 64, bits, 64, MF_TYPE_BF16, codes, &scale, &bias);
+        assert_int_equal(scale, foreign[f].scale);
+        assert_int_equal(bias, foreign[f].bias);
+        assert_memory_equal(codes, foreign[f].codes, (size_t)bits * 8);
+        mf__affine_decode_row(codes, &scale, &bias, MF_TYPE_BF16, 64, bits, 64, y);
+        float step = fabsf(mf__bf16_to_f32(scale));
+        for (int i = 0; i < 64; i++)
+            assert_true(fabsf(x[i] - y[i]) < 1.25f * step);
+    }
+}
+
+/* ---- bit order, by hand ---- */
+
+static void bit_order(void **state) {
+    (void)state;
+    /* the row counts 0, 1, 2, ... modulo 2^bits; the first bytes written out by hand */
+    static const struct {
+        int bits;
+        uint8_t bytes[8];
+    } expected[] = {
+        {2, {0xe4, 0xe4, 0xe4, 0xe4, 0xe4, 0xe4, 0xe4, 0xe4}}, {3, {0x88, 0xc6, 0xfa, 0x88, 0xc6, 0xfa, 0x88, 0xc6}},
+        {4, {0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe}}, {5, {0x20, 0x88, 0x41, 0x8a, 0x39, 0x28, 0xa9, 0xc5}},
+        {6, {0x40, 0x20, 0x0c, 0x44, 0x61, 0x1c, 0x48, 0xa2}}, {8, {0, 1, 2, 3, 4, 5, 6, 7}},
+    };
+    EACH(e, expected) {
+        int bits = expected[e].bits;
+        uint8_t row[64] = {0}, codes[64];
+        memcpy(row, expected[e].bytes, 8);
+        int whole = 64 / bits / 8 * 8; /* codes of the packs that lie in these eight bytes */
+        mf__affine_codes_row(row, whole, bits, codes);
+        for (int i = 0; i < whole; i++)
+            assert_int_equal(codes[i], i & ((1 << bits) - 1));
+        /* and out again: a row whose values are its codes, anchored by 0 and the largest code */
+        float x[64];
+        float scale;
+        float bias;
+        uint8_t out[64];
+        for (int i = 0; i < 64; i++)
+            x[i] = -(float)(i & ((1 << bits) - 1)) / (float)((1 << bits) - 1);
+        x[63] = -1.0f;
+        mf__affine_encode_row(x, 64, bits, 64, MF_TYPE_F32, out, &scale, &bias);
+        assert_true(bias == -1.0f && scale > 0);
+        for (int i = 0; i < 63; i++)
+            assert_int_equal(code_at(out, bits, i), ((1 << bits) - 1) - (i & ((1 << bits) - 1)));
+    }
+}
+
+/* ---- decode ---- */
+
+static void put_scale(uint8_t *base, mf__type type, int64_t i, float f, float *stored) {
+    uint16_t h = type == MF_TYPE_BF16 ? mf__f32_to_bf16(f) : mf__f32_to_f16(f);
+    if (type == MF_TYPE_F32) {
+        memcpy(base + 4 * i, &f, 4);
+        *stored = f;
+    } else {
+        memcpy(base + 2 * i, &h, 2);
+        *stored = type == MF_TYPE_BF16 ? mf__bf16_to_f32(h) : mf__f16_to_f32(h);
+    }
+}
+
+/* Random bytes are random codes. Every combination, at addresses of every alignment. */
+static void decode_one(int bits, int group, mf__type scale_type, int shift, uint32_t *seed) {
+    const int64_t n = MAX_COLS;
+    size_t n_bytes = (size_t)(n * bits / 8);
+    uint8_t codes[MAX_COLS + 8], scales[4 * MAX_COLS / 32 + 8], biases[4 * MAX_COLS / 32 + 8];
+    float s[MAX_COLS / 32], b[MAX_COLS / 32], out[MAX_COLS];
+    for (size_t i = 0; i < n_bytes; i++)
+        codes[(size_t)shift + i] = (uint8_t)next_random(seed);
+    for (int64_t g = 0; g < n / group; g++) {
+        put_scale(scales + shift, scale_type, g, random_float(seed), &s[g]);
+        put_scale(biases + shift, scale_type, g, random_float(seed), &b[g]);
+    }
+    mf__tensor t = {.type = MF_TYPE_AFFINE,
+                    .n_planes = 1,
+                    .n_rows = 1,
+                    .n_cols = n,
+                    .data = codes + shift,
+                    .bits = bits,
+                    .group = group,
+                    .scale_type = scale_type,
+                    .scales = scales + shift,
+                    .biases = biases + shift};
+    mf__tensor_row_f32(&t, 0, out);
+    for (int64_t i = 0; i < n; i++) {
+        volatile float product = (float)code_at(codes + shift, bits, i) * s[i / group];
+        volatile float want = product + b[i / group];
+        assert_memory_equal(&out[i], (const float *)&want, sizeof(float));
+    }
+}
+
+static void decode_everything(void **state) {
+    (void)state;
+    uint32_t seed = 1;
+    EACH(b, all_bits)
+    EACH(g, all_groups)
+    EACH(s, all_scales)
+    for (int shift = 0; shift < 8; shift++)
+        decode_one(all_bits[b], all_groups[g], all_scales[s], shift, &seed);
+}
+
+/* 3 * (1 + 2^-23) - 3 is 2^-22 or 2^-21 with two roundings and 3 * 2^-23 with one: no fused multiply-add. */
+static void decode_rounds_twice(void **state) {
+    (void)state;
+    uint8_t codes[64];
+    memset(codes, 0x33, sizeof codes);
+    float scale = 1.0f + 0x1p-23f, bias = -3.0f, out[64];
+    mf__affine_decode_row(codes, &scale, &bias, MF_TYPE_F32, 64, 4, 64, out);
+    volatile float product = 3.0f * scale;
+    for (int i = 0; i < 64; i++) {
+        assert_true(out[i] == product + bias);
+        assert_true(out[i] != 3 * 0x1p-23f);
+    }
+}
+
+/* ---- encode ---- */
+
+/* The encoder's rule, element by element. */
+static void check_group(const float *x, int bits, int group, const uint8_t *row, int64_t first, float got_scale,
+                        float got_bias) {
+    float lo = INFINITY, hi = -INFINITY, n = (float)((1 << bits) - 1);
+    for (int i = 0; i < group; i++) {
+        lo = fminf(lo, x[i]);
+        hi = fmaxf(hi, x[i]);
+    }
+    bool low_side = fabsf(lo) > fabsf(hi);
+    float edge = low_side ? lo : hi, scale = fmaxf((hi - lo) / n, 1e-7f);
+    if (!low_side) scale = -scale;
+    float q0 = rintf(edge / scale), bias = 0;
+    if (q0 != 0) {
+        scale = edge / q0;
+        bias = edge;
+    }
+    assert_true(got_scale == scale);
+    assert_true(got_bias == bias);
+    for (int i = 0; i < group; i++) {
+        float q = fminf(fmaxf(rintf((x[i] - bias) / scale), 0), n);
+        assert_int_equal(code_at(row, bits, first + i), (int)q);
+    }
+}
+
+static void encode_everything(void **state) {
+    (void)state;
+    uint32_t seed = 7;
+    EACH(b, all_bits)
+    EACH(g, all_groups)
+    for (int round = 0; round < 20; round++) {
+        int bits = all_bits[b], group = all_groups[g];
+        float x[MAX_COLS], scales[MAX_COLS / 32], biases[MAX_COLS / 32];
+        uint16_t half_scales[MAX_COLS / 32], half_biases[MAX_COLS / 32];
+        uint8_t codes[MAX_COLS], again[MAX_COLS];
+        float shift = round % 4 == 1 ? 2.0f : round % 4 == 2 ? -2.0f : 0.0f;
+        for (int i = 0; i < MAX_COLS; i++)
+            x[i] = random_float(&seed) + shift;
+        mf__affine_encode_row(x, MAX_COLS, bits, group, MF_TYPE_F32, codes, scales, biases);
+        for (int64_t k = 0; k < MAX_COLS / group; k++)
+            check_group(x + k * group, bits, group, codes, k * group, scales[k], biases[k]);
+        /* smaller scales are rounded afterwards: the codes do not change */
+        EACH(s, all_scales) {
+            if (all_scales[s] == MF_TYPE_F32) continue;
+            bool bf16 = all_scales[s] == MF_TYPE_BF16;
+            mf__affine_encode_row(x, MAX_COLS, bits, group, all_scales[s], again, half_scales, half_biases);
+            assert_memory_equal(codes, again, (size_t)(MAX_COLS / 8 * bits));
+            for (int64_t k = 0; k < MAX_COLS / group; k++) {
+                assert_int_equal(half_scales[k], bf16 ? mf__f32_to_bf16(scales[k]) : mf__f32_to_f16(scales[k]));
+                assert_int_equal(half_biases[k], bf16 ? mf__f32_to_bf16(biases[k]) : mf__f32_to_f16(biases[k]));
+            }
+        }
+    }
+}
+
+/* The edge of the range and zero survive exactly (with f32 scales), the rest within half a step; only the other end,
+ * which the adjusted scale may not reach, is cut by up to one. */
+static void encode_is_near(void **state) {
+    (void)state;
+    uint32_t seed = 99;
+    EACH(b, all_bits) {
+        float x[64], y[64], scale, bias;
+        uint8_t codes[64];
+        for (int i = 0; i < 64; i++)
+            x[i] = random_float(&seed);
+        x[10] = 0;
+        x[20] = -1.5f;
+        mf__affine_encode_row(x, 64, all_bits[b], 64, MF_TYPE_F32, codes, &scale, &bias);
+        mf__affine_decode_row(codes, &scale, &bias, MF_TYPE_F32, 64, all_bits[b], 64, y);
+        assert_true(y[20] == -1.5f);
+        assert_true(fabsf(y[10]) <= 1e-6f);
+        for (int i = 0; i < 64; i++) {
+            bool last = code_at(codes, all_bits[b], i) == (1u << all_bits[b]) - 1;
+            assert_true(fabsf(x[i] - y[i]) <= (last ? 1.0001f : 0.5001f) * fabsf(scale));
+        }
+    }
+}
+
+static void encode_ties_to_even(void **state) {
+    (void)state;
+    /* range 0 ... -15 with 4 bits: step 1 from -15; -15 + k + 0.5 lies between codes k and k + 1 */
+    float x[32] = {-15.0f, 0.0f}, scale, bias;
+    uint8_t codes[16];
+    for (int k = 0; k < 15; k++)
+        x[2 + k] = -15.0f + (float)k + 0.5f;
+    mf__affine_encode_row(x, 32, 4, 32, MF_TYPE_F32, codes, &scale, &bias);
+    assert_true(scale == 1.0f && bias == -15.0f);
+    for (int k = 0; k < 15; k++)
+        assert_int_equal(code_at(codes, 4, 2 + k), k & 1 ? k + 1 : k);
+}
+
+static void encode_degenerate(void **state) {
+    (void)state;
+    float x[32], y[32], scale, bias;
+    uint8_t codes[32];
+    static const float constants[] = {0.0f, -0.0f, 1.0f, -3.25f, 1e-9f, 1e30f};
+    EACH(c, constants) {
+        for (int i = 0; i < 32; i++)
+            x[i] = constants[c];
+        mf__affine_encode_row(x, 32, 8, 32, MF_TYPE_F32, codes, &scale, &bias);
+        mf__affine_decode_row(codes, &scale, &bias, MF_TYPE_F32, 32, 8, 32, y);
+        for (int i = 0; i < 32; i++)
+            assert_true(fabsf(y[i] - x[i]) <= 1e-7f * fmaxf(1, fabsf(x[i])));
+    }
+    /* not numbers: no trap, codes stay in range by construction */
+    static const float odd[] = {NAN, INFINITY, -INFINITY};
+    EACH(c, odd) {
+        EACH(b, all_bits) {
+            for (int i = 0; i < 32; i++)
+                x[i] = (float)i;
+            x[c + 3] = odd[c];
+            mf__affine_encode_row(x, 32, all_bits[b], 32, MF_TYPE_F32, codes, &scale, &bias);
+        }
+    }
+}
+
+static void allowed_values(void **state) {
+    (void)state;
+    for (int v = -1; v < 300; v++) {
+        bool bits = v == 2 || v == 3 || v == 4 || v == 5 || v == 6 || v == 8, group = v == 32 || v == 64 || v == 128;
+        assert_int_equal(mf__affine_bits_ok(v), bits);
+        assert_int_equal(mf__affine_group_ok(v), group);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(foreign_groups),      cmocka_unit_test(bit_order),         cmocka_unit_test(decode_everything),
+        cmocka_unit_test(decode_rounds_twice), cmocka_unit_test(encode_everything), cmocka_unit_test(encode_is_near),
+        cmocka_unit_test(encode_ties_to_even), cmocka_unit_test(encode_degenerate), cmocka_unit_test(allowed_values),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
