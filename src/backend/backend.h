@@ -1,0 +1,88 @@
+/* What a backend is: memory, and running graphs.
+ *
+ * The engine owns everything a backend works on; a run gets addresses in the backend's own address space. Work is
+ * asynchronous by contract: a run is over when wait() says so, and runs of one backend happen in submission order.
+ * A backend never sees the expert store: experts arrive as a bank of addresses. */
+#ifndef MF_BACKEND_BACKEND_H
+#define MF_BACKEND_BACKEND_H
+
+#include "base/pool.h"
+#include "graph/graph.h"
+#include "quant/expert.h"
+
+/* The KV rows of one layer of one sequence: a table of blocks, each [block_rows][k_cols] then [block_rows][v_cols]. */
+typedef struct mf__kv {
+    void *const *blocks;
+    int32_t block_rows;
+    int32_t k_cols, v_cols;
+    mf__type type; /* of the stored rows: F32 */
+} mf__kv;
+
+/* The state of one layer of one sequence. Recurrent state is read from _in and written to _out, which may be the same:
+ * the engine keeps the old one until a whole call has succeeded. Layouts: conv [kernel - 1][channels], oldest row first,
+ * inputs before the convolution; delta [v heads][v_dim][k_dim]. */
+typedef struct mf__layer_state {
+    mf__kv kv;
+    const float *conv_in, *delta_in;
+    float *conv_out, *delta_out;
+} mf__layer_state;
+
+/* Consecutive rows that belong to one sequence. */
+typedef struct mf__segment {
+    int32_t row0, n_rows;
+    int64_t pos; /* of row0 in its sequence; rows before it are in the state */
+    const mf__layer_state *state;
+} mf__segment;
+
+/* Experts that can be used in this run: blobs[e] is NULL for those that cannot. */
+typedef struct mf__bank {
+    const mf__expert_layout *layout;
+    int32_t n_experts;
+    const void *const *blobs; /* [n_experts] */
+} mf__bank;
+
+/* Everything a graph needs for one run. */
+typedef struct mf__binding {
+    int32_t n_rows;
+    void *const *bufs;         /* [graph.n_bufs] */
+    const mf__tensor *weights; /* [graph.n_weights] */
+    const mf__segment *segs;   /* cover the rows in order */
+    int32_t n_segs;
+    const mf__bank *bank; /* for graphs with an EXPERTS op, which writes only the pairs of experts in the bank */
+} mf__binding;
+
+typedef uint64_t mf__fence;
+
+typedef struct mf__backend mf__backend;
+
+struct mf__backend {
+    const char *name;
+
+    void (*free)(mf__backend *be);
+
+    /* Memory the graphs can use; 64-byte aligned, contents undefined. */
+    mf_status (*alloc)(mf__backend *be, int64_t bytes, void **out, mf_error *err);
+    void (*release)(mf__backend *be, void *mem);
+    mf_status (*upload)(mf__backend *be, void *to, const void *from_host, int64_t bytes, mf_error *err);
+    mf_status (*download)(mf__backend *be, void *to_host, const void *from, int64_t bytes, mf_error *err);
+    mf_status (*zero)(mf__backend *be, void *mem, int64_t bytes, mf_error *err);
+
+    /* Optional (NULL: the host's memory will do). Turns a host tensor into one that graphs can read; owned by the
+     * backend until it is freed. */
+    mf_status (*adopt)(mf__backend *be, const mf__tensor *host, mf__tensor *out, mf_error *err);
+
+    bool (*supports)(const mf__backend *be, const mf__op *op);
+
+    /* Most bytes of private scratch that one run of this graph may need (0 for none); the engine passes the largest
+     * to reserve() before the first run, so that submit allocates nothing. */
+    int64_t (*scratch)(const mf__backend *be, const mf__graph *g, int32_t n_rows);
+    mf_status (*reserve)(mf__backend *be, int64_t bytes, mf_error *err);
+
+    mf_status (*submit)(mf__backend *be, const mf__graph *g, const mf__binding *b, mf__fence *out, mf_error *err);
+    mf_status (*wait)(mf__backend *be, mf__fence fence, mf_error *err);
+};
+
+/* Makers, one per backend. The pool is borrowed. */
+mf_status mf__backend_ref_create(mf__pool *pool, mf__backend **out, mf_error *err);
+
+#endif

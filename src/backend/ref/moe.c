@@ -1,0 +1,120 @@
+/* Mixture of experts: choosing them, running those that are in the bank, adding them up. */
+#include <float.h>
+#include <math.h>
+
+#include "backend/ref/dot.h"
+#include "backend/ref/ref.h"
+
+/* The top_k largest of p[0..n), largest first; of equals the lower index. */
+static void top_k(const float *p, int32_t n, int32_t k, int32_t *ids) {
+    for (int32_t slot = 0; slot < k; slot++) {
+        int32_t best = -1;
+        for (int32_t e = 0; e < n; e++) {
+            bool taken = false;
+            for (int32_t s = 0; s < slot; s++) taken = taken || ids[s] == e;
+            if (!taken && (best < 0 || p[e] > p[best])) best = e;
+        }
+        ids[slot] = best;
+    }
+}
+
+/* shares = softmax over all experts, the k largest, divided by their sum */
+static void route_softmax(const float *logits, const mf__op_params *p, int32_t *ids, float *shares) {
+    float max = -FLT_MAX, total = 0, chosen = 0;
+    for (int32_t e = 0; e < p->route.n_experts; e++) max = logits[e] > max ? logits[e] : max;
+    for (int32_t e = 0; e < p->route.n_experts; e++) total += expf(logits[e] - max);
+    top_k(logits, p->route.n_experts, p->route.top_k, ids);
+    for (int32_t k = 0; k < p->route.top_k; k++) chosen += shares[k] = expf(logits[ids[k]] - max) / total;
+    for (int32_t k = 0; k < p->route.top_k; k++) {
+        if (p->route.renorm) shares[k] /= chosen;
+        shares[k] *= p->route.scale;
+    }
+}
+
+void mf__ref_route(const mf__ref_run *r) {
+    const mf__op_params *p = &r->op->p;
+    const float *logits = mf__ref_in(r, 0);
+    int32_t *ids = r->b->bufs[r->op->out[0]];
+    float *shares = mf__ref_out(r, 1);
+    for (int64_t t = 0; t < r->b->n_rows; t++)
+        route_softmax(logits + t * p->route.n_experts, p, ids + t * p->route.top_k, shares + t * p->route.top_k);
+}
+
+int64_t mf__ref_experts_scratch(const mf__graph *g, const mf__op *op) {
+    int64_t hidden = g->bufs[op->in[0]].cols, inner = op->p.moe.n_inner;
+    return (hidden > inner ? hidden : inner) + MF_REF_TILE * inner;
+}
+
+/* out[j] = W_down (silu(W_gate x[j]) * (W_up x[j])) for the rows of one tile */
+static void expert_tile(const mf__bank *bank, int32_t expert, const float *const *x, float *const *out, int32_t n,
+                        float *scratch) {
+    const void *blob = bank->blobs[expert];
+    mf__tensor gate = mf__expert_view(bank->layout, MF_PART_GATE, blob);
+    mf__tensor up = mf__expert_view(bank->layout, MF_PART_UP, blob);
+    mf__tensor down = mf__expert_view(bank->layout, MF_PART_DOWN, blob);
+    int64_t hidden = gate.n_cols, inner = gate.n_rows;
+    float *row = scratch, *act = scratch + (hidden > inner ? hidden : inner);
+    const float *acts[MF_REF_TILE];
+    float a[MF_REF_TILE], b[MF_REF_TILE];
+    for (int32_t j = 0; j < n; j++) acts[j] = act + j * inner;
+    for (int64_t i = 0; i < inner; i++) {
+        mf__tensor_row_f32(&gate, i, row);
+        mf__ref_dots(row, x, n, hidden, a);
+        mf__tensor_row_f32(&up, i, row);
+        mf__ref_dots(row, x, n, hidden, b);
+        for (int32_t j = 0; j < n; j++) act[j * inner + i] = mf__ref_silu(a[j]) * b[j];
+    }
+    for (int64_t i = 0; i < hidden; i++) {
+        mf__tensor_row_f32(&down, i, row);
+        mf__ref_dots(row, acts, n, inner, a);
+        for (int32_t j = 0; j < n; j++) out[j][i] = a[j];
+    }
+}
+
+/* Items are experts. Each collects its (token, slot) pairs, a tile at a time. */
+static void run_experts(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__ref_run *r = ctx;
+    const mf__bank *bank = r->b->bank;
+    int32_t hidden = mf__ref_in_cols(r, 0), top = r->op->p.moe.top_k;
+    const float *x = mf__ref_in(r, 0);
+    const int32_t *ids = r->b->bufs[r->op->in[1]];
+    float *pairs = mf__ref_out(r, 0), *scratch = r->scratch + thread * r->scratch_floats;
+    int64_t n_pairs = (int64_t)r->b->n_rows * top;
+    for (int64_t e = begin; e < end; e++) {
+        const float *xs[MF_REF_TILE];
+        float *outs[MF_REF_TILE];
+        int32_t n = 0;
+        if (!bank->blobs[e]) continue;
+        for (int64_t i = 0; i < n_pairs; i++) {
+            if (ids[i] != e) continue;
+            xs[n] = x + i / top * hidden;
+            outs[n++] = pairs + i * hidden;
+            if (n < MF_REF_TILE) continue;
+            expert_tile(bank, (int32_t)e, xs, outs, n, scratch);
+            n = 0;
+        }
+        if (n) expert_tile(bank, (int32_t)e, xs, outs, n, scratch);
+    }
+}
+
+void mf__ref_experts(const mf__ref_run *r) {
+    mf__pool_run(r->pool, run_experts, (void *)r, r->b->bank->n_experts);
+}
+
+/* y = h + (sum_k share_k * pair_k + sigmoid(score) * shared). Slots are added in order whatever order the experts were
+ * computed in, so that caching and prefetching cannot change a bit. */
+void mf__ref_combine(const mf__ref_run *r) {
+    const float *h = mf__ref_in(r, 0), *pairs = mf__ref_in(r, 1), *shares = mf__ref_in(r, 2);
+    const float *shared = mf__ref_in(r, 3), *score = mf__ref_in(r, 4);
+    float *y = mf__ref_out(r, 0);
+    int32_t hidden = mf__ref_in_cols(r, 0), top = r->op->p.moe.top_k;
+    for (int64_t t = 0; t < r->b->n_rows; t++) {
+        float weight = score ? mf__ref_sigmoid(score[t]) : 1.0f;
+        for (int32_t c = 0; c < hidden; c++) {
+            float sum = 0;
+            for (int32_t k = 0; k < top; k++) sum += shares[t * top + k] * pairs[(t * top + k) * hidden + c];
+            if (shared) sum += weight * shared[t * hidden + c];
+            y[t * hidden + c] = h[t * hidden + c] + sum;
+        }
+    }
+}

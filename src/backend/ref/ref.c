@@ -1,0 +1,153 @@
+/* The reference backend: memory is malloc's, submit runs the ops in order and returns when they are done. */
+#include "backend/ref/ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct ref_backend {
+    mf__backend base;
+    mf__pool *pool;
+    float *scratch;
+    int64_t scratch_bytes;
+} ref_backend;
+
+typedef void op_fn(const mf__ref_run *r);
+
+static op_fn *const OPS[MF_OP_COUNT] = {
+    [MF_OP_EMBED] = mf__ref_embed,
+    [MF_OP_RMS_NORM] = mf__ref_rms_norm,
+    [MF_OP_MATMUL] = mf__ref_matmul,
+    [MF_OP_SPLIT_Q_GATE] = mf__ref_split_q_gate,
+    [MF_OP_ROPE] = mf__ref_rope,
+    [MF_OP_KV_APPEND] = mf__ref_kv_append,
+    [MF_OP_ATTENTION] = mf__ref_attention,
+    [MF_OP_SIGMOID_GATE] = mf__ref_sigmoid_gate,
+    [MF_OP_CONV1D] = mf__ref_conv1d,
+    [MF_OP_QK_NORM] = mf__ref_qk_norm,
+    [MF_OP_DECAY_BETA] = mf__ref_decay_beta,
+    [MF_OP_DELTA_NET] = mf__ref_delta_net,
+    [MF_OP_GATED_NORM] = mf__ref_gated_norm,
+    [MF_OP_ADD] = mf__ref_add,
+    [MF_OP_ROUTE] = mf__ref_route,
+    [MF_OP_GLU] = mf__ref_glu,
+    [MF_OP_EXPERTS] = mf__ref_experts,
+    [MF_OP_COMBINE] = mf__ref_combine,
+};
+
+float mf__ref_sigmoid(float x) {
+    return 1.0f / (1.0f + expf(-x));
+}
+
+float mf__ref_silu(float x) {
+    return x * mf__ref_sigmoid(x);
+}
+
+static void ref_free(mf__backend *be) {
+    ref_backend *ref = (ref_backend *)be;
+    if (!ref) return;
+    free(ref->scratch);
+    free(ref);
+}
+
+static mf_status ref_alloc(mf__backend *be, int64_t bytes, void **out, mf_error *err) {
+    (void)be;
+    *out = bytes > 0 && bytes <= INT64_MAX - 64 ? aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64)) : NULL;
+    if (!*out && bytes) return mf__fail(err, MF_E_NOMEM, "no memory for a buffer of %lld bytes", (long long)bytes);
+    return MF_OK;
+}
+
+static void ref_release(mf__backend *be, void *mem) {
+    (void)be;
+    free(mem);
+}
+
+static mf_status ref_copy_in(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err) {
+    (void)be, (void)err;
+    memcpy(to, from, (size_t)bytes);
+    return MF_OK;
+}
+
+static mf_status ref_zero(mf__backend *be, void *mem, int64_t bytes, mf_error *err) {
+    (void)be, (void)err;
+    if (bytes) memset(mem, 0, (size_t)bytes);
+    return MF_OK;
+}
+
+static bool ref_supports(const mf__backend *be, const mf__op *op) {
+    (void)be;
+    return (unsigned)op->kind < MF_OP_COUNT && OPS[op->kind];
+}
+
+static int64_t op_scratch_floats(const mf__graph *g, const mf__op *op) {
+    switch (op->kind) {
+    case MF_OP_MATMUL: return mf__ref_matmul_scratch(g, op);
+    case MF_OP_EXPERTS: return mf__ref_experts_scratch(g, op);
+    default: return 0;
+    }
+}
+
+static int64_t ref_scratch(const mf__backend *be, const mf__graph *g, int32_t n_rows) {
+    (void)n_rows;
+    int64_t most = 0;
+    for (int i = 0; i < g->n_ops; i++) {
+        int64_t floats = op_scratch_floats(g, &g->ops[i]);
+        if (floats > most) most = floats;
+    }
+    return most * (int64_t)sizeof(float) * mf__pool_threads(((const ref_backend *)be)->pool);
+}
+
+static mf_status ref_reserve(mf__backend *be, int64_t bytes, mf_error *err) {
+    ref_backend *ref = (ref_backend *)be;
+    if (bytes <= ref->scratch_bytes) return MF_OK;
+    void *mem;
+    MF__TRY(ref_alloc(be, bytes, &mem, err));
+    free(ref->scratch);
+    ref->scratch = mem;
+    ref->scratch_bytes = bytes;
+    return MF_OK;
+}
+
+static mf_status ref_submit(mf__backend *be, const mf__graph *g, const mf__binding *b, mf__fence *out, mf_error *err) {
+    ref_backend *ref = (ref_backend *)be;
+    int64_t per_thread = ref->scratch_bytes / (int64_t)sizeof(float) / mf__pool_threads(ref->pool);
+    *out = 0;
+    for (int i = 0; i < g->n_ops; i++) {
+        if (op_scratch_floats(g, &g->ops[i]) > per_thread)
+            return mf__fail(err, MF_E_INTERNAL, "op %s of graph %s needs scratch that was not reserved",
+                            g->ops[i].label, g->name);
+        mf__ref_run run = {.pool = ref->pool,
+                           .b = b,
+                           .op = &g->ops[i],
+                           .g = g,
+                           .scratch = ref->scratch,
+                           .scratch_floats = per_thread};
+        OPS[g->ops[i].kind](&run);
+    }
+    return MF_OK;
+}
+
+static mf_status ref_wait(mf__backend *be, mf__fence fence, mf_error *err) {
+    (void)be, (void)fence, (void)err;
+    return MF_OK;
+}
+
+mf_status mf__backend_ref_create(mf__pool *pool, mf__backend **out, mf_error *err) {
+    ref_backend *ref = calloc(1, sizeof *ref);
+    if (!ref) return mf__fail(err, MF_E_NOMEM, "no memory for the ref backend");
+    ref->pool = pool;
+    ref->base = (mf__backend){.name = "ref",
+                              .free = ref_free,
+                              .alloc = ref_alloc,
+                              .release = ref_release,
+                              .upload = ref_copy_in,
+                              .download = ref_copy_in,
+                              .zero = ref_zero,
+                              .supports = ref_supports,
+                              .scratch = ref_scratch,
+                              .reserve = ref_reserve,
+                              .submit = ref_submit,
+                              .wait = ref_wait};
+    *out = &ref->base;
+    return MF_OK;
+}

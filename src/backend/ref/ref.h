@@ -1,0 +1,72 @@
+/* The reference backend: every op in plain f32 loops, written to be read beside its formula. It is the definition;
+ * every faster version is compared with it.
+ *
+ * Sums run in order, one accumulator each. Threads share out rows, heads or channels, never a sum, so results do not
+ * depend on their number. */
+#ifndef MF_BACKEND_REF_REF_H
+#define MF_BACKEND_REF_REF_H
+
+#include "backend/backend.h"
+
+typedef struct mf__ref_run {
+    mf__pool *pool;
+    const mf__binding *b;
+    const mf__op *op;
+    const mf__graph *g;
+    float *scratch;        /* this thread's part is scratch + thread * scratch_floats */
+    int64_t scratch_floats; /* per thread */
+} mf__ref_run;
+
+static inline float *mf__ref_in(const mf__ref_run *r, int k) {
+    return r->op->in[k] < 0 ? 0 : (float *)r->b->bufs[r->op->in[k]];
+}
+static inline float *mf__ref_out(const mf__ref_run *r, int k) {
+    return (float *)r->b->bufs[r->op->out[k]];
+}
+static inline int32_t mf__ref_in_cols(const mf__ref_run *r, int k) {
+    return r->g->bufs[r->op->in[k]].cols;
+}
+static inline const mf__tensor *mf__ref_w(const mf__ref_run *r, int k) {
+    return r->op->w[k] < 0 ? 0 : &r->b->weights[r->op->w[k]];
+}
+static inline const float *mf__ref_vec(const mf__ref_run *r, int k) {
+    return r->op->w[k] < 0 ? 0 : (const float *)r->b->weights[r->op->w[k]].data;
+}
+
+float mf__ref_sigmoid(float x);
+float mf__ref_silu(float x);
+
+/* The address of row `pos` of K or V. */
+static inline float *mf__ref_k_row(const mf__kv *kv, int64_t pos) {
+    return (float *)kv->blocks[pos / kv->block_rows] + pos % kv->block_rows * kv->k_cols;
+}
+static inline float *mf__ref_v_row(const mf__kv *kv, int64_t pos) {
+    return (float *)kv->blocks[pos / kv->block_rows] + (int64_t)kv->block_rows * kv->k_cols +
+           pos % kv->block_rows * kv->v_cols;
+}
+
+/* One function per op family file. */
+void mf__ref_embed(const mf__ref_run *r);
+void mf__ref_rms_norm(const mf__ref_run *r);
+void mf__ref_matmul(const mf__ref_run *r);
+void mf__ref_split_q_gate(const mf__ref_run *r);
+void mf__ref_rope(const mf__ref_run *r);
+void mf__ref_kv_append(const mf__ref_run *r);
+void mf__ref_attention(const mf__ref_run *r);
+void mf__ref_sigmoid_gate(const mf__ref_run *r);
+void mf__ref_conv1d(const mf__ref_run *r);
+void mf__ref_qk_norm(const mf__ref_run *r);
+void mf__ref_decay_beta(const mf__ref_run *r);
+void mf__ref_delta_net(const mf__ref_run *r);
+void mf__ref_gated_norm(const mf__ref_run *r);
+void mf__ref_add(const mf__ref_run *r);
+void mf__ref_route(const mf__ref_run *r);
+void mf__ref_glu(const mf__ref_run *r);
+void mf__ref_experts(const mf__ref_run *r);
+void mf__ref_combine(const mf__ref_run *r);
+
+/* Floats of scratch that one thread of an op needs. */
+int64_t mf__ref_matmul_scratch(const mf__graph *g, const mf__op *op);
+int64_t mf__ref_experts_scratch(const mf__graph *g, const mf__op *op);
+
+#endif

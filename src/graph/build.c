@@ -1,0 +1,346 @@
+/* Building graphs: one function per op, which checks shapes and appends. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/graph.h"
+
+static void fail(mf__graph *g, const char *fmt, ...) MF__PRINTF(2, 3);
+static void fail(mf__graph *g, const char *fmt, ...) {
+    if (g->error.status != MF_OK) return; /* the first error is the one that tells */
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    mf__fail(&g->error, MF_E_INTERNAL, "%s", text);
+}
+
+static bool failed(const mf__graph *g) {
+    return g->error.status != MF_OK;
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------------------ */
+
+static mf__w add_weight(mf__graph *g, const char *name, mf__weight_kind kind, int64_t n_rows, int64_t n_cols) {
+    if (g->n_weights == MF_MAX_WEIGHTS) fail(g, "more than %d weights", MF_MAX_WEIGHTS);
+    if (n_rows <= 0 || n_cols <= 0)
+        fail(g, "weight %s has the shape %lld x %lld", name, (long long)n_rows, (long long)n_cols);
+    const char *copy = mf__arena_strdup(&g->arena, name);
+    if (!copy) fail(g, "no memory");
+    if (failed(g)) return MF_NO_WEIGHT;
+    g->weights[g->n_weights] = (mf__weight_info){.name = copy, .kind = kind, .n_rows = n_rows, .n_cols = n_cols};
+    return (mf__w){(int16_t)g->n_weights++};
+}
+
+mf__w mf__g_matrix(mf__graph *g, const char *name, int64_t n_rows, int64_t n_cols) {
+    return add_weight(g, name, MF_WEIGHT_MATRIX, n_rows, n_cols);
+}
+
+mf__w mf__g_vector(mf__graph *g, const char *name, int64_t n_rows, int64_t n_cols) {
+    return add_weight(g, name, MF_WEIGHT_VECTOR, n_rows, n_cols);
+}
+
+mf__w mf__g_const(mf__graph *g, const char *name, const float *data, int64_t n) {
+    mf__w w = add_weight(g, name, MF_WEIGHT_CONST, 1, n);
+    float *copy = failed(g) ? NULL : mf__arena_array(&g->arena, (size_t)n, sizeof(float));
+    if (!copy) {
+        fail(g, "no memory");
+        return MF_NO_WEIGHT;
+    }
+    memcpy(copy, data, (size_t)n * sizeof(float));
+    g->weights[w.id].data = copy;
+    return w;
+}
+
+static void want_weight(mf__graph *g, const char *op, mf__w w, int64_t n_rows, int64_t n_cols) {
+    if (failed(g)) return;
+    if (w.id < 0) {
+        fail(g, "%s needs a weight", op);
+        return;
+    }
+    const mf__weight_info *i = &g->weights[w.id];
+    if (i->n_rows * i->n_cols != n_rows * n_cols || (i->kind == MF_WEIGHT_MATRIX && i->n_cols != n_cols))
+        fail(g, "%s: weight %s is %lld x %lld, wanted %lld x %lld", op, i->name, (long long)i->n_rows,
+             (long long)i->n_cols, (long long)n_rows, (long long)n_cols);
+}
+
+/* ---- buffers ------------------------------------------------------------------------------------------------------ */
+
+static int16_t add_buf(mf__graph *g, const char *label, mf__port port, int32_t cols, bool is_int) {
+    if (g->n_bufs == MF_MAX_BUFS) fail(g, "more than %d buffers", MF_MAX_BUFS);
+    if (cols <= 0) fail(g, "buffer %s has %d columns", label, cols);
+    const char *copy = mf__arena_strdup(&g->arena, label);
+    if (!copy) fail(g, "no memory");
+    if (failed(g)) return -1;
+    g->bufs[g->n_bufs] = (mf__buf_info){.cols = cols, .is_int = is_int, .port = port, .colour = -1, .label = copy};
+    return (int16_t)g->n_bufs++;
+}
+
+static int32_t cols_of(const mf__graph *g, int16_t id) {
+    return failed(g) || id < 0 ? 0 : g->bufs[id].cols;
+}
+
+static void want_cols(mf__graph *g, const char *op, int16_t id, int64_t cols) {
+    if (failed(g)) return;
+    if (id < 0)
+        fail(g, "%s: an input is missing", op);
+    else if (g->bufs[id].cols != cols)
+        fail(g, "%s: input %s has %d columns, wanted %lld", op, g->bufs[id].label, g->bufs[id].cols, (long long)cols);
+}
+
+mf__tokens mf__g_in_tokens(mf__graph *g) {
+    return (mf__tokens){add_buf(g, "tokens", MF_PORT_TOKENS, 1, true)};
+}
+mf__residual mf__g_in_residual(mf__graph *g, mf__port port, int32_t cols) {
+    return (mf__residual){add_buf(g, mf__port_name(port), port, cols, false)};
+}
+mf__normed mf__g_in_normed(mf__graph *g, mf__port port, int32_t cols) {
+    return (mf__normed){add_buf(g, mf__port_name(port), port, cols, false)};
+}
+mf__act mf__g_in_act(mf__graph *g, mf__port port, int32_t cols) {
+    return (mf__act){add_buf(g, mf__port_name(port), port, cols, false)};
+}
+mf__ids mf__g_in_ids(mf__graph *g, int32_t cols) {
+    return (mf__ids){add_buf(g, "route_ids", MF_PORT_ROUTE_IDS, cols, true)};
+}
+mf__shares mf__g_in_shares(mf__graph *g, int32_t cols) {
+    return (mf__shares){add_buf(g, "route_shares", MF_PORT_ROUTE_SHARES, cols, false)};
+}
+mf__pairs mf__g_in_pairs(mf__graph *g, int32_t cols) {
+    return (mf__pairs){add_buf(g, "pairs", MF_PORT_PAIRS, cols, false)};
+}
+
+void mf__g_export(mf__graph *g, int16_t id, mf__port port) {
+    if (failed(g)) return;
+    if (id < 0 || g->bufs[id].port != MF_PORT_NONE)
+        fail(g, "cannot export buffer %d to port %s", id, mf__port_name(port));
+    else
+        g->bufs[id].port = port;
+}
+
+/* ---- ops ---------------------------------------------------------------------------------------------------------- */
+
+static mf__op *add_op(mf__graph *g, mf__op_kind kind, const char *label) {
+    if (g->n_ops == MF_MAX_OPS) fail(g, "more than %d ops", MF_MAX_OPS);
+    if (g->finished) fail(g, "the graph is finished");
+    const char *copy = mf__arena_strdup(&g->arena, label);
+    if (!copy) fail(g, "no memory");
+    mf__op *op = failed(g) ? &g->dropped : &g->ops[g->n_ops++];
+    *op = (mf__op){.kind = kind, .label = copy, .in = {-1, -1, -1, -1, -1}, .out = {-1, -1}, .w = {-1, -1}};
+    return op;
+}
+
+mf__residual mf__g_embed(mf__graph *g, mf__tokens t, mf__w table) {
+    int32_t cols = failed(g) || table.id < 0 ? 0 : (int32_t)g->weights[table.id].n_cols;
+    mf__op *op = add_op(g, MF_OP_EMBED, "embed");
+    op->in[0] = t.id;
+    op->w[0] = table.id;
+    return (mf__residual){op->out[0] = add_buf(g, "embed", MF_PORT_NONE, cols, false)};
+}
+
+mf__normed mf__g_norm(mf__graph *g, mf__residual x, mf__w w, float eps) {
+    int32_t cols = cols_of(g, x.id);
+    want_weight(g, "rms_norm", w, 1, cols);
+    mf__op *op = add_op(g, MF_OP_RMS_NORM, "norm");
+    op->in[0] = x.id;
+    op->w[0] = w.id;
+    op->p.norm.eps = eps;
+    op->p.norm.part = cols;
+    return (mf__normed){op->out[0] = add_buf(g, "normed", MF_PORT_NONE, cols, false)};
+}
+
+static mf__act matmul(mf__graph *g, int16_t x, mf__w w, mf__w bias, const char *label) {
+    int32_t rows = failed(g) || w.id < 0 ? 0 : (int32_t)g->weights[w.id].n_rows;
+    want_weight(g, label, w, rows, cols_of(g, x));
+    if (bias.id >= 0) want_weight(g, label, bias, 1, rows);
+    mf__op *op = add_op(g, MF_OP_MATMUL, label);
+    op->in[0] = x;
+    op->w[0] = w.id;
+    op->w[1] = bias.id;
+    return (mf__act){op->out[0] = add_buf(g, label, MF_PORT_NONE, rows, false)};
+}
+
+mf__act mf__g_project(mf__graph *g, mf__normed x, mf__w w, mf__w bias, const char *label) {
+    return matmul(g, x.id, w, bias, label);
+}
+
+mf__act mf__g_matmul(mf__graph *g, mf__act x, mf__w w, mf__w bias, const char *label) {
+    return matmul(g, x.id, w, bias, label);
+}
+
+void mf__g_part_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label) {
+    want_weight(g, label, w, 1, part);
+    if (part <= 0 || cols_of(g, x.id) % part) fail(g, "%s: %d columns do not split in parts of %d", label,
+                                                   cols_of(g, x.id), part);
+    mf__op *op = add_op(g, MF_OP_RMS_NORM, label);
+    op->in[0] = op->out[0] = x.id;
+    op->w[0] = w.id;
+    op->p.norm.eps = eps;
+    op->p.norm.part = part;
+}
+
+void mf__g_split_q_gate(mf__graph *g, mf__act u, int32_t n_heads, int32_t head_dim, mf__act *q, mf__act *gate) {
+    want_cols(g, "split_q_gate", u.id, 2 * (int64_t)n_heads * head_dim);
+    mf__op *op = add_op(g, MF_OP_SPLIT_Q_GATE, "q | gate");
+    op->in[0] = u.id;
+    op->p.split.n_heads = n_heads;
+    op->p.split.head_dim = head_dim;
+    *q = (mf__act){op->out[0] = add_buf(g, "q", MF_PORT_NONE, n_heads * head_dim, false)};
+    *gate = (mf__act){op->out[1] = add_buf(g, "attn_gate", MF_PORT_NONE, n_heads * head_dim, false)};
+}
+
+void mf__g_rope(mf__graph *g, mf__act x, mf__w inv_freq, mf__op_params p, const char *label) {
+    want_cols(g, label, x.id, (int64_t)p.rope.n_heads * p.rope.head_dim);
+    want_weight(g, label, inv_freq, 1, p.rope.n_rot / 2);
+    if (p.rope.n_rot % 2 || p.rope.offset < 0 || p.rope.offset + p.rope.n_rot > p.rope.head_dim)
+        fail(g, "%s: channels %d..%d do not lie in a head of %d", label, p.rope.offset, p.rope.offset + p.rope.n_rot,
+             p.rope.head_dim);
+    mf__op *op = add_op(g, MF_OP_ROPE, label);
+    op->in[0] = op->out[0] = x.id;
+    op->w[0] = inv_freq.id;
+    op->p = p;
+}
+
+void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v) {
+    mf__op *op = add_op(g, MF_OP_KV_APPEND, "kv_append");
+    op->in[0] = k.id;
+    op->in[1] = v.id;
+}
+
+mf__act mf__g_attention(mf__graph *g, mf__act q, mf__op_params p) {
+    int32_t cols = p.attn.n_heads * p.attn.head_dim;
+    want_cols(g, "attention", q.id, cols);
+    if (p.attn.n_kv_heads <= 0 || p.attn.n_heads % p.attn.n_kv_heads)
+        fail(g, "attention: %d heads cannot share %d kv heads", p.attn.n_heads, p.attn.n_kv_heads);
+    mf__op *op = add_op(g, MF_OP_ATTENTION, "attention");
+    op->in[0] = q.id;
+    op->p = p;
+    return (mf__act){op->out[0] = add_buf(g, "attn_out", MF_PORT_NONE, cols, false)};
+}
+
+void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate) {
+    want_cols(g, "sigmoid_gate", gate.id, cols_of(g, x.id));
+    mf__op *op = add_op(g, MF_OP_SIGMOID_GATE, "attn gate");
+    op->in[0] = op->out[0] = x.id;
+    op->in[1] = gate.id;
+}
+
+mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel) {
+    int32_t cols = cols_of(g, x.id);
+    want_weight(g, "conv1d", w, cols, n_kernel);
+    mf__op *op = add_op(g, MF_OP_CONV1D, "conv");
+    op->in[0] = x.id;
+    op->w[0] = w.id;
+    op->p.conv.n_channels = cols;
+    op->p.conv.n_kernel = n_kernel;
+    return (mf__act){op->out[0] = add_buf(g, "conv", MF_PORT_NONE, cols, false)};
+}
+
+static int64_t delta_cols(const mf__op_params *p) {
+    return 2 * (int64_t)p->delta.n_k_heads * p->delta.k_dim + (int64_t)p->delta.n_v_heads * p->delta.v_dim;
+}
+
+void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p) {
+    want_cols(g, "qk_norm", qkv.id, delta_cols(&p));
+    mf__op *op = add_op(g, MF_OP_QK_NORM, "qk_norm");
+    op->in[0] = op->out[0] = qkv.id;
+    op->p = p;
+}
+
+void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_bias, mf__act *decay, mf__act *beta) {
+    int32_t heads = cols_of(g, a.id);
+    want_cols(g, "decay_beta", b.id, heads);
+    want_weight(g, "decay_beta", a_log, 1, heads);
+    want_weight(g, "decay_beta", dt_bias, 1, heads);
+    mf__op *op = add_op(g, MF_OP_DECAY_BETA, "decay, beta");
+    op->in[0] = a.id;
+    op->in[1] = b.id;
+    op->w[0] = a_log.id;
+    op->w[1] = dt_bias.id;
+    *decay = (mf__act){op->out[0] = add_buf(g, "decay", MF_PORT_NONE, heads, false)};
+    *beta = (mf__act){op->out[1] = add_buf(g, "beta", MF_PORT_NONE, heads, false)};
+}
+
+mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, mf__op_params p) {
+    want_cols(g, "delta_net", qkv.id, delta_cols(&p));
+    want_cols(g, "delta_net", decay.id, p.delta.n_v_heads);
+    want_cols(g, "delta_net", beta.id, p.delta.n_v_heads);
+    if (p.delta.n_k_heads <= 0 || p.delta.n_v_heads % p.delta.n_k_heads)
+        fail(g, "delta_net: %d value heads cannot share %d key heads", p.delta.n_v_heads, p.delta.n_k_heads);
+    mf__op *op = add_op(g, MF_OP_DELTA_NET, "delta_net");
+    op->in[0] = qkv.id;
+    op->in[1] = decay.id;
+    op->in[2] = beta.id;
+    op->p = p;
+    return (mf__act){op->out[0] = add_buf(g, "delta_out", MF_PORT_NONE, p.delta.n_v_heads * p.delta.v_dim, false)};
+}
+
+mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps, int32_t part) {
+    int32_t cols = cols_of(g, x.id);
+    want_cols(g, "gated_norm", z.id, cols);
+    want_weight(g, "gated_norm", w, 1, part);
+    if (part <= 0 || cols % part) fail(g, "gated_norm: %d columns do not split in parts of %d", cols, part);
+    mf__op *op = add_op(g, MF_OP_GATED_NORM, "gated_norm");
+    op->in[0] = x.id;
+    op->in[1] = z.id;
+    op->w[0] = w.id;
+    op->p.norm.eps = eps;
+    op->p.norm.part = part;
+    return (mf__act){op->out[0] = add_buf(g, "gated", MF_PORT_NONE, cols, false)};
+}
+
+mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a) {
+    int32_t cols = cols_of(g, h.id);
+    want_cols(g, "add", a.id, cols);
+    mf__op *op = add_op(g, MF_OP_ADD, "residual");
+    op->in[0] = h.id;
+    op->in[1] = a.id;
+    return (mf__residual){op->out[0] = add_buf(g, "residual", MF_PORT_NONE, cols, false)};
+}
+
+void mf__g_route(mf__graph *g, mf__act logits, mf__op_params p, mf__ids *ids, mf__shares *shares) {
+    want_cols(g, "route", logits.id, p.route.n_experts);
+    if (p.route.top_k < 1 || p.route.top_k > p.route.n_experts || p.route.top_k > MF_MAX_TOPK)
+        fail(g, "route: top %d of %d experts (at most %d)", p.route.top_k, p.route.n_experts, MF_MAX_TOPK);
+    mf__op *op = add_op(g, MF_OP_ROUTE, "route");
+    op->in[0] = logits.id;
+    op->p = p;
+    *ids = (mf__ids){op->out[0] = add_buf(g, "route_ids", MF_PORT_NONE, p.route.top_k, true)};
+    *shares = (mf__shares){op->out[1] = add_buf(g, "route_shares", MF_PORT_NONE, p.route.top_k, false)};
+}
+
+mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up) {
+    int32_t cols = cols_of(g, gate.id);
+    want_cols(g, "glu", up.id, cols);
+    mf__op *op = add_op(g, MF_OP_GLU, "glu");
+    op->in[0] = gate.id;
+    op->in[1] = up.id;
+    return (mf__act){op->out[0] = add_buf(g, "glu", MF_PORT_NONE, cols, false)};
+}
+
+mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, int32_t top_k, int32_t n_inner) {
+    want_cols(g, "experts", ids.id, top_k);
+    mf__op *op = add_op(g, MF_OP_EXPERTS, "experts");
+    op->in[0] = x.id;
+    op->in[1] = ids.id;
+    op->p.moe.top_k = top_k;
+    op->p.moe.n_inner = n_inner;
+    return (mf__pairs){op->out[0] = add_buf(g, "pairs", MF_PORT_NONE, top_k * cols_of(g, x.id), false)};
+}
+
+mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__shares shares, mf__act shared,
+                           mf__act score) {
+    int32_t cols = cols_of(g, h.id), top_k = cols_of(g, shares.id);
+    want_cols(g, "combine", pairs.id, (int64_t)top_k * cols);
+    if (shared.id >= 0) want_cols(g, "combine", shared.id, cols);
+    if (score.id >= 0) want_cols(g, "combine", score.id, 1);
+    mf__op *op = add_op(g, MF_OP_COMBINE, "combine");
+    op->in[0] = h.id;
+    op->in[1] = pairs.id;
+    op->in[2] = shares.id;
+    op->in[3] = shared.id;
+    op->in[4] = score.id;
+    op->p.moe.top_k = top_k;
+    return (mf__residual){op->out[0] = add_buf(g, "combined", MF_PORT_NONE, cols, false)};
+}

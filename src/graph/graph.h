@@ -1,0 +1,175 @@
+/* Graphs: ops as data.
+ *
+ * A graph is built once per kind of layer and run many times, for any number of rows and for every layer of its kind.
+ * It therefore names its weights by slot (with their shape and their name in the manifest) and its states by kind;
+ * addresses come with each run (backend/backend.h).
+ *
+ * Buffers have a role, and each role is its own C type: an op that wants the normalised input cannot be handed the
+ * residual. A buffer is either scratch (coloured: see mf__graph_finish) or tied to a port, a buffer that outlives the
+ * graph and that the engine allocates.
+ *
+ * Building does not fail op by op: the first shape error is kept, later ops become harmless, and mf__graph_finish
+ * reports it. */
+#ifndef MF_GRAPH_GRAPH_H
+#define MF_GRAPH_GRAPH_H
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "graph/ops.h"
+
+/* role: what flows in it */
+#define MF_ROLES(X)                                                                                                    \
+    X(tokens)   /* i32 token ids */                                                                                    \
+    X(residual) /* the residual stream */                                                                              \
+    X(normed)   /* the residual after a norm: what projections and experts read */                                     \
+    X(act)      /* everything inside a block */                                                                        \
+    X(ids)      /* i32 expert ids [top_k] */                                                                           \
+    X(shares)   /* expert weights [top_k] */                                                                           \
+    X(pairs)    /* expert outputs [top_k][hidden] */
+
+#define ROLE(r)                                                                                                        \
+    typedef struct mf__##r {                                                                                           \
+        int16_t id;                                                                                                    \
+    } mf__##r;
+MF_ROLES(ROLE)
+#undef ROLE
+
+/* Buffers that connect graphs: allocated by the engine, one of each per session. */
+#define MF_PORTS(X)                                                                                                    \
+    X(TOKENS, "tokens")                                                                                                \
+    X(HIDDEN, "hidden") /* between layers */                                                                           \
+    X(H_MID, "h_mid")   /* after attention */                                                                          \
+    X(H_POST, "h_post") /* its norm: the experts' input */                                                             \
+    X(ROUTE_IDS, "route_ids")                                                                                          \
+    X(ROUTE_SHARES, "route_shares")                                                                                    \
+    X(SHARED, "shared") /* the shared expert's output */                                                               \
+    X(SHARED_SCORE, "shared_score")                                                                                    \
+    X(PAIRS, "pairs")                                                                                                  \
+    X(FINAL_NORM, "final_norm")                                                                                        \
+    X(LOGITS, "logits")
+
+typedef enum mf__port {
+    MF_PORT_NONE = -1,
+#define ENUM(id, name) MF_PORT_##id,
+    MF_PORTS(ENUM)
+#undef ENUM
+    MF_PORT_COUNT
+} mf__port;
+
+const char *mf__port_name(mf__port port);
+
+typedef struct mf__buf_info {
+    int32_t cols;    /* elements per row, 4 bytes each (f32 or i32) */
+    bool is_int;     /* i32 */
+    mf__port port;   /* MF_PORT_NONE: scratch */
+    int32_t colour;  /* scratch: which physical buffer; set by finish */
+    int32_t first;   /* op that writes it first; -1: an input */
+    int32_t last;    /* op that reads it last (or writes it, if none reads) */
+    const char *label;
+} mf__buf_info;
+
+typedef enum mf__weight_kind {
+    MF_WEIGHT_MATRIX, /* used in the file's own type */
+    MF_WEIGHT_VECTOR, /* small: bound as F32 */
+    MF_WEIGHT_CONST   /* computed at build time: data here */
+} mf__weight_kind;
+
+/* A typed weight slot: id -1 means "this op has none". */
+typedef struct mf__w {
+    int16_t id;
+} mf__w;
+#define MF_NO_WEIGHT ((mf__w){-1})
+
+typedef struct mf__weight_info {
+    const char *name; /* in the manifest, after the layer's prefix */
+    mf__weight_kind kind;
+    int64_t n_rows, n_cols;
+    const float *data; /* CONST */
+} mf__weight_info;
+
+#define MF_OP_IN 5
+#define MF_OP_OUT 2
+#define MF_OP_W 2
+
+typedef struct mf__op {
+    mf__op_kind kind;
+    const char *label;
+    int16_t in[MF_OP_IN];   /* buffer ids, -1 unused */
+    int16_t out[MF_OP_OUT]; /* buffer ids; one that is also an input is changed in place */
+    int16_t w[MF_OP_W];     /* weight slots, -1 unused */
+    mf__op_params p;
+} mf__op;
+
+#define MF_MAX_BUFS 64
+#define MF_MAX_OPS 64
+#define MF_MAX_WEIGHTS 48
+
+typedef struct mf__graph {
+    const char *name;
+    mf__arena arena; /* labels, constants */
+    int n_ops, n_bufs, n_weights, n_colours;
+    mf__op ops[MF_MAX_OPS];
+    mf__buf_info bufs[MF_MAX_BUFS];
+    mf__weight_info weights[MF_MAX_WEIGHTS];
+    int32_t colour_cols[MF_MAX_BUFS]; /* widest member of each colour */
+    mf_error error;                   /* first error while building */
+    mf__op dropped;                   /* where ops go after an error */
+    bool finished;
+} mf__graph;
+
+mf_status mf__graph_create(const char *name, mf__graph **out, mf_error *err);
+void mf__graph_free(mf__graph *g); /* NULL is fine */
+
+/* Checks, computes lifetimes and colours the scratch. Nothing can be added afterwards. */
+mf_status mf__graph_finish(mf__graph *g, mf_error *err);
+
+/* Bytes of scratch for n_rows rows, and where each scratch buffer lies in it. addr has n_bufs entries; ports are left
+ * alone. Colours start at multiples of 64 bytes. */
+int64_t mf__graph_scratch_bytes(const mf__graph *g, int32_t n_rows);
+void mf__graph_place(const mf__graph *g, int32_t n_rows, void *scratch, void **addr);
+
+/* One line per op: number, name, label, inputs -> outputs. malloc'd; NULL when out of memory. */
+char *mf__graph_dump(const mf__graph *g);
+
+/* ---- building (graph/build.c) ------------------------------------------------------------------------------------ */
+
+/* Weights. name is copied. */
+mf__w mf__g_matrix(mf__graph *g, const char *name, int64_t n_rows, int64_t n_cols);
+mf__w mf__g_vector(mf__graph *g, const char *name, int64_t n_rows, int64_t n_cols); /* n_rows * n_cols values */
+mf__w mf__g_const(mf__graph *g, const char *name, const float *data, int64_t n);
+
+/* Ports: inputs of this graph, and outputs (which rename the scratch buffer that an op made). */
+mf__tokens mf__g_in_tokens(mf__graph *g);
+mf__residual mf__g_in_residual(mf__graph *g, mf__port port, int32_t cols);
+mf__normed mf__g_in_normed(mf__graph *g, mf__port port, int32_t cols);
+mf__act mf__g_in_act(mf__graph *g, mf__port port, int32_t cols);
+mf__ids mf__g_in_ids(mf__graph *g, int32_t cols);
+mf__shares mf__g_in_shares(mf__graph *g, int32_t cols);
+mf__pairs mf__g_in_pairs(mf__graph *g, int32_t cols);
+void mf__g_export(mf__graph *g, int16_t id, mf__port port); /* g_export(g, x.id, MF_PORT_H_MID) */
+
+/* Ops. Each returns the buffer it makes. */
+mf__residual mf__g_embed(mf__graph *g, mf__tokens t, mf__w table);
+mf__normed mf__g_norm(mf__graph *g, mf__residual x, mf__w w, float eps);
+mf__act mf__g_project(mf__graph *g, mf__normed x, mf__w w, mf__w bias, const char *label);
+mf__act mf__g_matmul(mf__graph *g, mf__act x, mf__w w, mf__w bias, const char *label);
+void mf__g_part_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label); /* in place */
+void mf__g_split_q_gate(mf__graph *g, mf__act u, int32_t n_heads, int32_t head_dim, mf__act *q, mf__act *gate);
+void mf__g_rope(mf__graph *g, mf__act x, mf__w inv_freq, mf__op_params p, const char *label); /* in place */
+void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v);
+mf__act mf__g_attention(mf__graph *g, mf__act q, mf__op_params p);
+void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate); /* in place */
+mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel);
+void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p); /* in place */
+void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_bias, mf__act *decay, mf__act *beta);
+mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, mf__op_params p);
+mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps, int32_t part);
+mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a);
+void mf__g_route(mf__graph *g, mf__act logits, mf__op_params p, mf__ids *ids, mf__shares *shares);
+mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up);
+mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, int32_t top_k, int32_t n_inner);
+/* shared.id and score.id may be -1: no shared expert, no gate on it. */
+mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__shares shares, mf__act shared,
+                           mf__act score);
+
+#endif

@@ -1,0 +1,83 @@
+/* Every operation a backend can be asked for. One row per op; the formulas are in backend/ref, beside the code.
+ *
+ * n is the number of rows (tokens) of the run. Buffers are [n][cols] f32 unless they hold ids (i32). An op that changes
+ * a buffer in place lists it as input and output. States live in the session and are reached through segments. */
+#ifndef MF_GRAPH_OPS_H
+#define MF_GRAPH_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* id, name, inputs -> outputs: meaning */
+#define MF_OPS(X)                                                                                                      \
+    X(EMBED, "embed", "tokens -> x: row of the table for each token")                                                  \
+    X(RMS_NORM, "rms_norm", "x -> y: x * w / sqrt(mean(x^2) + eps), over the row or over each of its parts")           \
+    X(MATMUL, "matmul", "x -> y: y = W x (+ bias)")                                                                    \
+    X(SPLIT_Q_GATE, "split_q_gate", "u [heads][2*dim] -> q, gate: per head, query block then gate block")              \
+    X(ROPE, "rope", "x -> x: rotates pairs of channels by position * inv_freq")                                        \
+    X(KV_APPEND, "kv_append", "k, v -> state: rows at the segment's positions")                                        \
+    X(ATTENTION, "attention", "q, state -> o: causal softmax attention over the cached rows")                          \
+    X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate)")                                                 \
+    X(CONV1D, "conv1d", "x, state -> y, state: causal depthwise convolution, then silu")                               \
+    X(QK_NORM, "qk_norm", "y -> y: l2-normalises the q and k heads at its front; q also / sqrt(dim)")                  \
+    X(DECAY_BETA, "decay_beta", "a, b -> g, beta: g = exp(-exp(A_log) softplus(a + dt_bias)), beta = sigmoid(b)")      \
+    X(DELTA_NET, "delta_net", "qkv, g, beta, state -> o, state: the gated delta rule")                                 \
+    X(GATED_NORM, "gated_norm", "x, z -> y: per head rms_norm(x) * w * silu(z)")                                       \
+    X(ADD, "add", "a, b -> y: a + b")                                                                                  \
+    X(ROUTE, "route", "logits -> ids, weights: the experts of each token and their shares")                            \
+    X(GLU, "glu", "gate, up -> y: silu(gate) * up")                                                                    \
+    X(EXPERTS, "experts", "x, ids -> pairs: expert ids[t][k] applied to x[t], for the experts in the bank")            \
+    X(COMBINE, "combine", "h, pairs, weights, shared, score -> y: h + sum_k w_k pair_k + sigmoid(score) shared")
+
+typedef enum mf__op_kind {
+#define ENUM(id, name, doc) MF_OP_##id,
+    MF_OPS(ENUM)
+#undef ENUM
+    MF_OP_COUNT
+} mf__op_kind;
+
+const char *mf__op_name(mf__op_kind kind);
+
+typedef enum mf__route_kind {
+    MF_ROUTE_SOFTMAX, /* softmax over all, the k largest, renormalised if `renorm` */
+} mf__route_kind;
+
+#define MF_MAX_TOPK 16
+
+/* What does not change from run to run. */
+typedef union mf__op_params {
+    struct {
+        float eps;
+        int32_t part; /* channels per normalised part: the row's length, or a head's */
+    } norm;           /* RMS_NORM, GATED_NORM */
+    struct {
+        int32_t n_heads, head_dim;
+    } split;
+    struct {
+        int32_t n_heads, head_dim; /* the row is [n_heads][head_dim] */
+        int32_t offset, n_rot;     /* channels [offset, offset + n_rot) of each head turn */
+        bool interleaved;          /* pairs (2i, 2i+1) instead of (i, i + n_rot/2) */
+        float scale;               /* of cos and sin */
+    } rope;
+    struct {
+        int32_t n_heads, n_kv_heads, head_dim;
+        float scale;
+    } attn;
+    struct {
+        int32_t n_channels, n_kernel;
+    } conv;
+    struct {
+        int32_t n_k_heads, k_dim, n_v_heads, v_dim; /* QK_NORM uses the first two */
+    } delta;
+    struct {
+        mf__route_kind kind;
+        int32_t n_experts, top_k;
+        bool renorm;
+        float scale;
+    } route;
+    struct {
+        int32_t top_k, n_inner; /* n_inner: an expert's width */
+    } moe;
+} mf__op_params;
+
+#endif

@@ -1,0 +1,89 @@
+/* config.json: finding the family and the keys that all families share. */
+#include "model/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "model/family.h"
+
+static mf_status add_eos(mf__config *config, const json_t *value, const char *where, mf_error *err) {
+    if (!value || json_is_null(value)) return MF_OK;
+    size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= config->n_vocab)
+            return mf__fail(err, MF_E_FORMAT, "%s: eos_token_id is not a token id below %d", where, config->n_vocab);
+        int32_t token = (int32_t)json_integer_value(id);
+        bool known = false;
+        for (int32_t k = 0; k < config->n_eos; k++) known = known || config->eos[k] == token;
+        if (known) continue;
+        if (config->n_eos == MF_MAX_EOS)
+            return mf__fail(err, MF_E_LIMIT, "%s: more than %d end tokens", where, MF_MAX_EOS);
+        config->eos[config->n_eos++] = token;
+    }
+    return MF_OK;
+}
+
+mf_status mf__config_add_eos(mf__config *config, const json_t *generation, const char *where, mf_error *err) {
+    if (!json_is_object(generation))
+        return mf__fail(err, MF_E_FORMAT, "%s: expected an object, found %s", where, mf__json_type_name(generation));
+    return add_eos(config, json_object_get(generation, "eos_token_id"), where, err);
+}
+
+/* Keys every family has. */
+static mf_status common(const json_t *text, const char *where, mf__config *c, mf_error *err) {
+    int64_t layers, hidden, vocab, ctx;
+    double eps;
+    MF__TRY(mf__json_get_int(text, where, "num_hidden_layers", 1, MF_MAX_LAYERS, &layers, err));
+    MF__TRY(mf__json_get_int(text, where, "hidden_size", 1, 1 << 20, &hidden, err));
+    MF__TRY(mf__json_get_int(text, where, "vocab_size", 1, 1 << 24, &vocab, err));
+    MF__TRY(mf__json_opt_int(text, where, "max_position_embeddings", 1, 1 << 30, 4096, &ctx, err));
+    MF__TRY(mf__json_opt_double(text, where, "rms_norm_eps", 0, 1, 1e-6, &eps, err));
+    MF__TRY(mf__json_opt_bool(text, where, "tie_word_embeddings", false, &c->tied_head, err));
+    c->n_layers = (int32_t)layers;
+    c->n_hidden = (int32_t)hidden;
+    c->n_vocab = (int32_t)vocab;
+    c->n_ctx = (int32_t)ctx;
+    c->eps = (float)eps;
+    return MF_OK;
+}
+
+static mf_status unknown_type(const char *where, const char *type, mf_error *err) {
+    char known[256] = "";
+    for (int i = 0; mf__families[i]; i++) {
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", mf__families[i]->name);
+    }
+    return mf__fail(err, MF_E_UNSUPPORTED, "%s: model_type \"%s\" is not supported (supported: %s)", where, type, known);
+}
+
+mf_status mf__config_parse(const json_t *root, const char *where, mf__config *out, mf_error *err) {
+    memset(out, 0, sizeof *out);
+    if (!json_is_object(root))
+        return mf__fail(err, MF_E_FORMAT, "%s: expected an object, found %s", where, mf__json_type_name(root));
+    const char *type;
+    MF__TRY(mf__json_get_string(root, where, "model_type", &type, err));
+    out->family = mf__family_find(type);
+    if (!out->family) return unknown_type(where, type, err);
+    snprintf(out->model_type, sizeof out->model_type, "%s", type);
+
+    const json_t *text = json_object_get(root, "text_config");
+    char place[512];
+    snprintf(place, sizeof place, "%s%s", where, text ? ": text_config" : "");
+    if (!text) text = root;
+    if (!json_is_object(text))
+        return mf__fail(err, MF_E_FORMAT, "%s: expected an object, found %s", place, mf__json_type_name(text));
+    MF__TRY(common(text, place, out, err));
+    MF__TRY(out->family->configure(text, place, out, err));
+    MF__TRY(add_eos(out, json_object_get(text, "eos_token_id"), place, err));
+    return text == root ? MF_OK : add_eos(out, json_object_get(root, "eos_token_id"), where, err);
+}
+
+mf_status mf__config_parse_text(const char *name, const char *json, size_t size, mf__config *out, mf_error *err) {
+    json_t *root;
+    MF__TRY(mf__json_parse(name, json, size, &root, err));
+    mf_status st = mf__config_parse(root, name, out, err);
+    json_decref(root);
+    return st;
+}

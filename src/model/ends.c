@@ -1,0 +1,23 @@
+/* Both ends of every model: the embedding table, and the final norm with the head. */
+#include "model/parts.h"
+
+mf_status mf__part_embed(const mf__config *c, mf__graph **out, mf_error *err) {
+    MF__TRY(mf__graph_create("embed", out, err));
+    mf__graph *g = *out;
+    mf__w table = mf__g_matrix(g, "model.embed_tokens.weight", c->n_vocab, c->n_hidden);
+    mf__residual h = mf__g_embed(g, mf__g_in_tokens(g), table);
+    mf__g_export(g, h.id, MF_PORT_HIDDEN);
+    return mf__graph_finish(g, err);
+}
+
+mf_status mf__part_tail(const mf__config *c, mf__graph **out, mf_error *err) {
+    MF__TRY(mf__graph_create("tail", out, err));
+    mf__graph *g = *out;
+    mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, c->n_hidden);
+    mf__normed x = mf__g_norm(g, h, mf__g_vector(g, "model.norm.weight", 1, c->n_hidden), c->eps);
+    const char *name = c->tied_head ? "model.embed_tokens.weight" : "lm_head.weight";
+    mf__act logits = mf__g_project(g, x, mf__g_matrix(g, name, c->n_vocab, c->n_hidden), MF_NO_WEIGHT, "head");
+    mf__g_export(g, x.id, MF_PORT_FINAL_NORM);
+    mf__g_export(g, logits.id, MF_PORT_LOGITS);
+    return mf__graph_finish(g, err);
+}
