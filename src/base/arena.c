@@ -52,7 +52,7 @@ static struct mf__arena_block *block_new(size_t size) {
 }
 
 void *mf__arena_alloc(mf__arena *arena, size_t size) {
-    if (size > SIZE_MAX - sizeof(struct mf__arena_block) - ALIGN - GAP) return NULL;
+    if (size > PTRDIFF_MAX / 2) return NULL; /* so that the sums below cannot wrap */
     size_t taken = ((size ? size : 1) + ALIGN - 1) / ALIGN * ALIGN + GAP;
 
     if (!arena->head || taken > arena->head->size - arena->used) {
