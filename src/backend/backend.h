@@ -19,8 +19,8 @@ typedef struct mf__kv {
 } mf__kv;
 
 /* The state of one layer of one sequence. Recurrent state is read from _in and written to _out, which may be the same:
- * the engine keeps the old one until a whole call has succeeded. Layouts: conv [kernel - 1][channels], oldest row first,
- * inputs before the convolution; delta [v heads][v_dim][k_dim]. */
+ * the engine keeps the old one until a whole call has succeeded. Layouts: conv [kernel - 1][channels], oldest row
+ * first, inputs before the convolution; delta [v heads][v_dim][k_dim]. */
 typedef struct mf__layer_state {
     mf__kv kv;
     const float *conv_in, *delta_in;

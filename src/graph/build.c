@@ -20,7 +20,8 @@ static bool failed(const mf__graph *g) {
     return g->error.status != MF_OK;
 }
 
-/* ---- weights ------------------------------------------------------------------------------------------------------ */
+/* ---- weights ------------------------------------------------------------------------------------------------------
+ */
 
 static mf__w add_weight(mf__graph *g, const char *name, mf__weight_kind kind, int64_t n_rows, int64_t n_cols) {
     if (g->n_weights == MF_MAX_WEIGHTS) fail(g, "more than %d weights", MF_MAX_WEIGHTS);
@@ -65,7 +66,8 @@ static void want_weight(mf__graph *g, const char *op, mf__w w, int64_t n_rows, i
              (long long)i->n_cols, (long long)n_rows, (long long)n_cols);
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------------------------ */
+/* ---- buffers ------------------------------------------------------------------------------------------------------
+ */
 
 static int16_t add_buf(mf__graph *g, const char *label, mf__port port, int32_t cols, bool is_int) {
     if (g->n_bufs == MF_MAX_BUFS) fail(g, "more than %d buffers", MF_MAX_BUFS);
@@ -119,7 +121,8 @@ void mf__g_export(mf__graph *g, int16_t id, mf__port port) {
         g->bufs[id].port = port;
 }
 
-/* ---- ops ---------------------------------------------------------------------------------------------------------- */
+/* ---- ops ----------------------------------------------------------------------------------------------------------
+ */
 
 static mf__op *add_op(mf__graph *g, mf__op_kind kind, const char *label) {
     if (g->n_ops == MF_MAX_OPS) fail(g, "more than %d ops", MF_MAX_OPS);
@@ -171,8 +174,8 @@ mf__act mf__g_matmul(mf__graph *g, mf__act x, mf__w w, mf__w bias, const char *l
 
 void mf__g_part_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label) {
     want_weight(g, label, w, 1, part);
-    if (part <= 0 || cols_of(g, x.id) % part) fail(g, "%s: %d columns do not split in parts of %d", label,
-                                                   cols_of(g, x.id), part);
+    if (part <= 0 || cols_of(g, x.id) % part)
+        fail(g, "%s: %d columns do not split in parts of %d", label, cols_of(g, x.id), part);
     mf__op *op = add_op(g, MF_OP_RMS_NORM, label);
     op->in[0] = op->out[0] = x.id;
     op->w[0] = w.id;

@@ -53,18 +53,18 @@ typedef enum mf__port {
 #define ENUM(id, name) MF_PORT_##id,
     MF_PORTS(ENUM)
 #undef ENUM
-    MF_PORT_COUNT
+        MF_PORT_COUNT
 } mf__port;
 
 const char *mf__port_name(mf__port port);
 
 typedef struct mf__buf_info {
-    int32_t cols;    /* elements per row, 4 bytes each (f32 or i32) */
-    bool is_int;     /* i32 */
-    mf__port port;   /* MF_PORT_NONE: scratch */
-    int32_t colour;  /* scratch: which physical buffer; set by finish */
-    int32_t first;   /* op that writes it first; -1: an input */
-    int32_t last;    /* op that reads it last (or writes it, if none reads) */
+    int32_t cols;   /* elements per row, 4 bytes each (f32 or i32) */
+    bool is_int;    /* i32 */
+    mf__port port;  /* MF_PORT_NONE: scratch */
+    int32_t colour; /* scratch: which physical buffer; set by finish */
+    int32_t first;  /* op that writes it first; -1: an input */
+    int32_t last;   /* op that reads it last (or writes it, if none reads) */
     const char *label;
 } mf__buf_info;
 

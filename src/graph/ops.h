@@ -33,7 +33,7 @@ typedef enum mf__op_kind {
 #define ENUM(id, name, doc) MF_OP_##id,
     MF_OPS(ENUM)
 #undef ENUM
-    MF_OP_COUNT
+        MF_OP_COUNT
 } mf__op_kind;
 
 const char *mf__op_name(mf__op_kind kind);

@@ -12,7 +12,8 @@
 static mf__w rope_table(mf__graph *g, int32_t n_rot, double theta) {
     float inv_freq[MAX_ROT / 2] = {0};
     int32_t half = n_rot <= MAX_ROT ? n_rot / 2 : 0; /* 0 makes the graph fail, not the memory */
-    for (int32_t i = 0; i < half; i++) inv_freq[i] = (float)(1.0 / pow(theta, 2.0 * i / n_rot));
+    for (int32_t i = 0; i < half; i++)
+        inv_freq[i] = (float)(1.0 / pow(theta, 2.0 * i / n_rot));
     return mf__g_const(g, "rope.inv_freq", inv_freq, half);
 }
 
@@ -25,10 +26,8 @@ mf__act mf__part_gated_attention(mf__graph *g, const mf__config *c, mf__normed x
     mf__w wo = mf__g_matrix(g, "self_attn.o_proj.weight", hidden, (int64_t)heads * dim);
     mf__w freq = rope_table(g, c->attn.n_rot, c->attn.theta);
     mf__op_params rope = {.rope = {.n_heads = heads, .head_dim = dim, .n_rot = c->attn.n_rot, .scale = 1.0f}};
-    mf__op_params attn = {.attn = {.n_heads = heads,
-                                   .n_kv_heads = kv_heads,
-                                   .head_dim = dim,
-                                   .scale = (float)(1.0 / sqrt(dim))}};
+    mf__op_params attn = {
+        .attn = {.n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .scale = (float)(1.0 / sqrt(dim))}};
 
     mf__act q, gate;
     mf__g_split_q_gate(g, mf__g_project(g, x, wq, MF_NO_WEIGHT, "q_proj"), heads, dim, &q, &gate);

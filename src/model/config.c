@@ -16,7 +16,8 @@ static mf_status add_eos(mf__config *config, const json_t *value, const char *wh
             return mf__fail(err, MF_E_FORMAT, "%s: eos_token_id is not a token id below %d", where, config->n_vocab);
         int32_t token = (int32_t)json_integer_value(id);
         bool known = false;
-        for (int32_t k = 0; k < config->n_eos; k++) known = known || config->eos[k] == token;
+        for (int32_t k = 0; k < config->n_eos; k++)
+            known = known || config->eos[k] == token;
         if (known) continue;
         if (config->n_eos == MF_MAX_EOS)
             return mf__fail(err, MF_E_LIMIT, "%s: more than %d end tokens", where, MF_MAX_EOS);
@@ -55,7 +56,8 @@ static mf_status unknown_type(const char *where, const char *type, mf_error *err
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", mf__families[i]->name);
     }
-    return mf__fail(err, MF_E_UNSUPPORTED, "%s: model_type \"%s\" is not supported (supported: %s)", where, type, known);
+    return mf__fail(err, MF_E_UNSUPPORTED, "%s: model_type \"%s\" is not supported (supported: %s)", where, type,
+                    known);
 }
 
 mf_status mf__config_parse(const json_t *root, const char *where, mf__config *out, mf_error *err) {

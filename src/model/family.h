@@ -44,7 +44,7 @@ struct mf__family {
     mf__mixer raw_mixer;
 };
 
-extern const mf__family *const mf__families[]; /* NULL ends */
+extern const mf__family *const mf__families[];             /* NULL ends */
 const mf__family *mf__family_find(const char *model_type); /* NULL when unknown */
 
 /* Graphs for config (which mf__config_parse filled). */

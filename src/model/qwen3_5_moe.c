@@ -127,15 +127,16 @@ static mf_status build(mf__blueprint *bp, mf_error *err) {
     bp->n_kinds = 2;
     MF__TRY(build_kind(c, MF_MIX_LINEAR, &bp->kinds[0], err));
     MF__TRY(build_kind(c, MF_MIX_FULL, &bp->kinds[1], err));
-    for (int32_t i = 0; i < c->n_layers; i++) bp->kind_of[i] = c->mixer[i] == MF_MIX_FULL;
+    for (int32_t i = 0; i < c->n_layers; i++)
+        bp->kind_of[i] = c->mixer[i] == MF_MIX_FULL;
     MF__TRY(mf__part_embed(c, &bp->embed, err));
     return mf__part_tail(c, &bp->tail, err);
 }
 
 static const char *const TYPES[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
-static const char *const NORMS[] = {".input_layernorm.weight",     ".post_attention_layernorm.weight",
-                                    ".self_attn.q_norm.weight",    ".self_attn.k_norm.weight",
-                                    "model.norm.weight",           NULL};
+static const char *const NORMS[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
+                                    ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",
+                                    "model.norm.weight",        NULL};
 
 const mf__family mf__qwen3_5_moe = {.name = "qwen3_5_moe",
                                     .model_types = TYPES,

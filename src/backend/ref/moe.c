@@ -11,7 +11,8 @@ static void top_k(const float *p, int32_t n, int32_t k, int32_t *ids) {
         int32_t best = -1;
         for (int32_t e = 0; e < n; e++) {
             bool taken = false;
-            for (int32_t s = 0; s < slot; s++) taken = taken || ids[s] == e;
+            for (int32_t s = 0; s < slot; s++)
+                taken = taken || ids[s] == e;
             if (!taken && (best < 0 || p[e] > p[best])) best = e;
         }
         ids[slot] = best;
@@ -21,10 +22,13 @@ static void top_k(const float *p, int32_t n, int32_t k, int32_t *ids) {
 /* shares = softmax over all experts, the k largest, divided by their sum */
 static void route_softmax(const float *logits, const mf__op_params *p, int32_t *ids, float *shares) {
     float max = -FLT_MAX, total = 0, chosen = 0;
-    for (int32_t e = 0; e < p->route.n_experts; e++) max = logits[e] > max ? logits[e] : max;
-    for (int32_t e = 0; e < p->route.n_experts; e++) total += expf(logits[e] - max);
+    for (int32_t e = 0; e < p->route.n_experts; e++)
+        max = logits[e] > max ? logits[e] : max;
+    for (int32_t e = 0; e < p->route.n_experts; e++)
+        total += expf(logits[e] - max);
     top_k(logits, p->route.n_experts, p->route.top_k, ids);
-    for (int32_t k = 0; k < p->route.top_k; k++) chosen += shares[k] = expf(logits[ids[k]] - max) / total;
+    for (int32_t k = 0; k < p->route.top_k; k++)
+        chosen += shares[k] = expf(logits[ids[k]] - max) / total;
     for (int32_t k = 0; k < p->route.top_k; k++) {
         if (p->route.renorm) shares[k] /= chosen;
         shares[k] *= p->route.scale;
@@ -56,18 +60,21 @@ static void expert_tile(const mf__bank *bank, int32_t expert, const float *const
     float *row = scratch, *act = scratch + (hidden > inner ? hidden : inner);
     const float *acts[MF_REF_TILE];
     float a[MF_REF_TILE], b[MF_REF_TILE];
-    for (int32_t j = 0; j < n; j++) acts[j] = act + j * inner;
+    for (int32_t j = 0; j < n; j++)
+        acts[j] = act + j * inner;
     for (int64_t i = 0; i < inner; i++) {
         mf__tensor_row_f32(&gate, i, row);
         mf__ref_dots(row, x, n, hidden, a);
         mf__tensor_row_f32(&up, i, row);
         mf__ref_dots(row, x, n, hidden, b);
-        for (int32_t j = 0; j < n; j++) act[j * inner + i] = mf__ref_silu(a[j]) * b[j];
+        for (int32_t j = 0; j < n; j++)
+            act[j * inner + i] = mf__ref_silu(a[j]) * b[j];
     }
     for (int64_t i = 0; i < hidden; i++) {
         mf__tensor_row_f32(&down, i, row);
         mf__ref_dots(row, acts, n, inner, a);
-        for (int32_t j = 0; j < n; j++) out[j][i] = a[j];
+        for (int32_t j = 0; j < n; j++)
+            out[j][i] = a[j];
     }
 }
 
@@ -112,7 +119,8 @@ void mf__ref_combine(const mf__ref_run *r) {
         float weight = score ? mf__ref_sigmoid(score[t]) : 1.0f;
         for (int32_t c = 0; c < hidden; c++) {
             float sum = 0;
-            for (int32_t k = 0; k < top; k++) sum += shares[t * top + k] * pairs[(t * top + k) * hidden + c];
+            for (int32_t k = 0; k < top; k++)
+                sum += shares[t * top + k] * pairs[(t * top + k) * hidden + c];
             if (shared) sum += weight * shared[t * hidden + c];
             y[t * hidden + c] = h[t * hidden + c] + sum;
         }

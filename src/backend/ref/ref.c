@@ -116,12 +116,8 @@ static mf_status ref_submit(mf__backend *be, const mf__graph *g, const mf__bindi
         if (op_scratch_floats(g, &g->ops[i]) > per_thread)
             return mf__fail(err, MF_E_INTERNAL, "op %s of graph %s needs scratch that was not reserved",
                             g->ops[i].label, g->name);
-        mf__ref_run run = {.pool = ref->pool,
-                           .b = b,
-                           .op = &g->ops[i],
-                           .g = g,
-                           .scratch = ref->scratch,
-                           .scratch_floats = per_thread};
+        mf__ref_run run = {
+            .pool = ref->pool, .b = b, .op = &g->ops[i], .g = g, .scratch = ref->scratch, .scratch_floats = per_thread};
         OPS[g->ops[i].kind](&run);
     }
     return MF_OK;

@@ -13,7 +13,7 @@ typedef struct mf__ref_run {
     const mf__binding *b;
     const mf__op *op;
     const mf__graph *g;
-    float *scratch;        /* this thread's part is scratch + thread * scratch_floats */
+    float *scratch;         /* this thread's part is scratch + thread * scratch_floats */
     int64_t scratch_floats; /* per thread */
 } mf__ref_run;
 

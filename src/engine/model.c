@@ -1,0 +1,175 @@
+/* Opening a model: files -> config -> graphs -> weights -> store. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/probe.h"
+#include "engine/internal.h"
+
+#define MAX_CONFIG_BYTES (16 << 20)
+
+void mf_model_options_init(mf_model_options *opt) {
+    memset(opt, 0, sizeof *opt);
+}
+
+const mf_model_info *mf_model_info_get(const mf_model *model) {
+    return &model->info;
+}
+
+static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error *err) {
+    int threads = opt->n_threads;
+    if (threads < 0 || threads > 1024)
+        return mf__fail(err, MF_E_INVALID, "n_threads is %d, expected 0 to 1024", threads);
+    if (!threads) {
+        mf__cpu cpu;
+        mf__cpu_probe(&cpu);
+        threads = cpu.n_physical > 0 ? cpu.n_physical : 1;
+    }
+    MF__TRY(mf__pool_create(threads, &m->pool, err));
+    const char *name = opt->backend ? opt->backend : "auto";
+    if (strcmp(name, "auto") && strcmp(name, "ref"))
+        return mf__fail(err, MF_E_INVALID, "backend \"%s\" is not known; known are auto and ref", name);
+    return mf__backend_ref_create(m->pool, &m->be, err);
+}
+
+/* config.json, and the end tokens that generation_config.json adds. */
+static mf_status read_config(mf_model *m, mf__config *config, mf_error *err) {
+    char *path = mf__path_join(m->native.dir, "config.json");
+    char *generation = mf__path_join(m->native.dir, "generation_config.json");
+    mf_status st = MF_OK;
+    if (!path || !generation)
+        st = mf__fail(err, MF_E_NOMEM, "no memory for a path");
+    else if (!m->native.config)
+        st = mf__fail(err, MF_E_NOT_FOUND, "%s is missing: it says which model this is; copy it from the checkpoint",
+                      path);
+    else
+        st = mf__config_parse(m->native.config, path, config, err);
+    if (st == MF_OK && mf__path_exists(generation)) {
+        json_t *root = NULL;
+        st = mf__json_read(generation, MAX_CONFIG_BYTES, &root, err);
+        if (st == MF_OK) st = mf__config_add_eos(config, root, generation, err);
+        json_decref(root);
+    }
+    free(path);
+    free(generation);
+    return st;
+}
+
+/* The experts' shapes must be the config's. */
+static mf_status check_layout(const mf_model *m, mf_error *err) {
+    const mf__config *c = &m->bp.config;
+    const mf__expert_layout *l = &m->native.layout;
+    if (!m->native.has_layout)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "%s/model_weights.json does not describe its experts (no \"moeflux\" block)", m->native.dir);
+    if (m->native.n_experts != c->moe.n_experts)
+        return mf__fail(err, MF_E_MISMATCH, "%s: the manifest has %d experts per layer, config.json %d", m->native.dir,
+                        m->native.n_experts, c->moe.n_experts);
+    for (int p = 0; p < MF_PART_COUNT; p++) {
+        int64_t rows = p == MF_PART_DOWN ? c->n_hidden : c->moe.n_inner;
+        int64_t cols = p == MF_PART_DOWN ? c->moe.n_inner : c->n_hidden;
+        if (l->part[p].n_rows != rows || l->part[p].n_cols != cols)
+            return mf__fail(err, MF_E_MISMATCH,
+                            "%s: expert part %d is %lld x %lld in the manifest, config.json wants "
+                            "%lld x %lld",
+                            m->native.dir, p, (long long)l->part[p].n_rows, (long long)l->part[p].n_cols,
+                            (long long)rows, (long long)cols);
+    }
+    return MF_OK;
+}
+
+static mf_status open_store(mf_model *m, mf_error *err) {
+    const mf__config *c = &m->bp.config;
+    MF__TRY(check_layout(m, err));
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        bool wants = m->bp.kinds[m->bp.kind_of[l]].experts != NULL;
+        if (wants && !m->native.expert_files[l])
+            return mf__fail(err, MF_E_NOT_FOUND, "%s/packed_experts/layer_%02d.bin is missing", m->native.dir, l);
+    }
+    m->layout = m->native.layout;
+    mf__store_config sc = {.n_layers = c->n_layers,
+                           .files = (const char *const *)m->native.expert_files,
+                           .n_experts = c->moe.n_experts,
+                           .stride = m->layout.stride,
+                           .bytes = m->layout.bytes,
+                           .log = m->log};
+    return mf__store_open(&sc, &m->store, err);
+}
+
+static mf_status fill_info(mf_model *m, mf_error *err) {
+    const mf__config *c = &m->bp.config;
+    const char *slash = strrchr(m->native.dir, '/');
+    char *name = mf__arena_strdup(&m->arena, slash ? slash + 1 : m->native.dir);
+    if (!name) return mf__fail(err, MF_E_NOMEM, "no memory for the model's name");
+    m->info = (mf_model_info){.name = name,
+                              .family = c->family->name,
+                              .backend = m->be->name,
+                              .n_vocab = c->n_vocab,
+                              .n_ctx = c->n_ctx,
+                              .n_layers = c->n_layers,
+                              .n_hidden = c->n_hidden,
+                              .n_experts = c->moe.n_experts,
+                              .n_experts_per_token = c->moe.top_k,
+                              .n_eos = c->n_eos};
+    memcpy(m->info.eos, c->eos, sizeof c->eos);
+    for (int64_t i = 0; i < mf__catalog_count(m->native.catalog); i++)
+        m->info.trunk_bytes += mf__catalog_at(m->native.catalog, i)->size;
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[l]];
+        if (k->experts) m->info.expert_bytes += c->moe.n_experts * m->layout.bytes;
+        m->info.kv_bytes_per_token += ((int64_t)k->k_cols + k->v_cols) * (int64_t)sizeof(float);
+        m->info.state_bytes += (k->conv_floats + k->delta_floats) * (int64_t)sizeof(float);
+    }
+    return MF_OK;
+}
+
+static mf_status open_model(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err) {
+    mf__config config;
+    m->log = opt->log;
+    if (pthread_mutex_init(&m->lock, NULL)) return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
+    m->lock_made = true;
+    MF__TRY(open_backend(m, opt, err));
+    MF__TRY(mf__native_open(dir, &m->native, err));
+    MF__TRY(read_config(m, &config, err));
+    if (m->native.n_layers != config.n_layers)
+        return mf__fail(err, MF_E_MISMATCH, "%s: config.json says %d layers, model_weights.json has tensors of %d", dir,
+                        config.n_layers, m->native.n_layers);
+    MF__TRY(mf__blueprint_build(&config, &m->bp, err));
+    MF__TRY(mf__model_bind(m, err));
+    MF__TRY(open_store(m, err));
+    MF__TRY(fill_info(m, err));
+    mf__log(&m->log, MF_LOG_INFO, "%s: %s, %d layers, %d experts (%d per token), backend %s with %d threads",
+            m->info.name, m->info.family, m->info.n_layers, m->info.n_experts, m->info.n_experts_per_token, m->be->name,
+            mf__pool_threads(m->pool));
+    return MF_OK;
+}
+
+mf_status mf_model_open(const char *dir, const mf_model_options *opt, mf_model **out, mf_error *err) {
+    mf_model_options defaults;
+    if (!out) return mf__fail(err, MF_E_INVALID, "mf_model_open: out is NULL");
+    *out = NULL;
+    if (!dir) return mf__fail(err, MF_E_INVALID, "mf_model_open: dir is NULL");
+    mf_model_options_init(&defaults);
+    mf_model *m = calloc(1, sizeof *m);
+    if (!m) return mf__fail(err, MF_E_NOMEM, "no memory for the model");
+    mf_status st = open_model(m, dir, opt ? opt : &defaults, err);
+    if (st != MF_OK) {
+        mf_model_close(m);
+        return st;
+    }
+    *out = m;
+    return MF_OK;
+}
+
+void mf_model_close(mf_model *m) {
+    if (!m) return;
+    mf__store_close(m->store);
+    if (m->be) m->be->free(m->be);
+    mf__pool_free(m->pool);
+    mf__blueprint_free(&m->bp);
+    mf__native_close(&m->native);
+    mf__arena_free(&m->arena);
+    if (m->lock_made) pthread_mutex_destroy(&m->lock);
+    free(m);
+}
