@@ -302,12 +302,19 @@ mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a) {
     return (mf__residual){op->out[0] = add_buf(g, "residual", MF_PORT_NONE, cols, false)};
 }
 
-void mf__g_route(mf__graph *g, mf__act logits, mf__op_params p, mf__ids *ids, mf__shares *shares) {
+void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__op_params p, mf__ids *ids, mf__shares *shares) {
     want_cols(g, "route", logits.id, p.route.n_experts);
     if (p.route.top_k < 1 || p.route.top_k > p.route.n_experts || p.route.top_k > MF_MAX_TOPK)
         fail(g, "route: top %d of %d experts (at most %d)", p.route.top_k, p.route.n_experts, MF_MAX_TOPK);
+    if (bias.id >= 0) want_weight(g, "route", bias, 1, p.route.n_experts);
+    if (p.route.kind == MF_ROUTE_SIGMOID && (p.route.n_groups < 1 || p.route.n_experts % p.route.n_groups ||
+                                             p.route.top_groups < 1 || p.route.top_groups > p.route.n_groups ||
+                                             p.route.top_k > p.route.n_experts / p.route.n_groups * p.route.top_groups))
+        fail(g, "route: top %d of the best %d of %d groups of %d experts", p.route.top_k, p.route.top_groups,
+             p.route.n_groups, p.route.n_experts);
     mf__op *op = add_op(g, MF_OP_ROUTE, "route");
     op->in[0] = logits.id;
+    op->w[0] = bias.id;
     op->p = p;
     *ids = (mf__ids){op->out[0] = add_buf(g, "route_ids", MF_PORT_NONE, p.route.top_k, true)};
     *shares = (mf__shares){op->out[1] = add_buf(g, "route_shares", MF_PORT_NONE, p.route.top_k, false)};

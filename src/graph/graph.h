@@ -165,7 +165,8 @@ void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_
 mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, mf__op_params p);
 mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps, int32_t part);
 mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a);
-void mf__g_route(mf__graph *g, mf__act logits, mf__op_params p, mf__ids *ids, mf__shares *shares);
+/* bias: added to the scores when choosing (SIGMOID), or MF_NO_WEIGHT */
+void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__op_params p, mf__ids *ids, mf__shares *shares);
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up);
 mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, int32_t top_k, int32_t n_inner);
 /* shared.id and score.id may be -1: no shared expert, no gate on it. */

@@ -39,7 +39,9 @@ typedef enum mf__op_kind {
 const char *mf__op_name(mf__op_kind kind);
 
 typedef enum mf__route_kind {
-    MF_ROUTE_SOFTMAX, /* softmax over all, the k largest, renormalised if `renorm` */
+    MF_ROUTE_SOFTMAX,      /* softmax over all experts, then the k largest */
+    MF_ROUTE_SIGMOID,      /* sigmoid; chosen by score + bias among the best groups, weighed by score alone */
+    MF_ROUTE_TOPK_SOFTMAX, /* the k largest logits, softmax over those */
 } mf__route_kind;
 
 #define MF_MAX_TOPK 16
@@ -72,8 +74,9 @@ typedef union mf__op_params {
     struct {
         mf__route_kind kind;
         int32_t n_experts, top_k;
-        bool renorm;
-        float scale;
+        int32_t n_groups, top_groups; /* SIGMOID: experts lie in groups of equal size; 1, 1 for none */
+        bool renorm;                  /* shares are divided by their sum */
+        float scale;                  /* ... and multiplied by this */
     } route;
     struct {
         int32_t top_k, n_inner; /* n_inner: an expert's width */
