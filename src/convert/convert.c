@@ -157,8 +157,7 @@ static mf_status put_vector(job *j, const char *name, const mf__weight_info *w, 
                         mf__type_name(src->type));
     MF__TRY(reserve(j, n, 0, err));
     mf__tensor_row_f32(&flat, 0, j->row);
-    for (int64_t i = 0; add_one && i < n; i++)
-        j->row[i] += 1.0f;
+    for (int64_t i = 0; add_one && i < n; i++) j->row[i] += 1.0f;
     return put(j, name, NULL, MF_TYPE_F32, w->n_rows == 1 ? 1 : 3, dims, j->row, n * (int64_t)sizeof(float), 0, err);
 }
 
@@ -246,8 +245,7 @@ static mf_status put_experts(job *j, mf_error *err) {
         if (!planned) MF__TRY(plan_layout(j, l, &layout, err));
         planned = true;
         MF__TRY(mf__native_writer_experts_begin(j->writer, l, &layout, c->moe.n_experts, err));
-        for (int e = 0; e < c->moe.n_experts; e++)
-            MF__TRY(put_expert(j, l, e, &layout, err));
+        for (int e = 0; e < c->moe.n_experts; e++) MF__TRY(put_expert(j, l, e, &layout, err));
         MF__TRY(mf__native_writer_experts_end(j->writer, err));
     }
     return MF_OK;

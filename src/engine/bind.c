@@ -57,8 +57,7 @@ static mf_status bind_graph(mf_model *m, const mf__graph *g, const char *prefix,
             return mf__fail(err, MF_E_UNSUPPORTED, "backend %s cannot do %s", m->be->name, mf__op_name(g->ops[i].kind));
     *out = mf__arena_array(&m->arena, (size_t)g->n_weights + 1, sizeof **out);
     if (!*out) return mf__fail(err, MF_E_NOMEM, "no memory for the weights of %s", g->name);
-    for (int i = 0; i < g->n_weights; i++)
-        MF__TRY(bind_one(m, &g->weights[i], prefix, &(*out)[i], err));
+    for (int i = 0; i < g->n_weights; i++) MF__TRY(bind_one(m, &g->weights[i], prefix, &(*out)[i], err));
     return MF_OK;
 }
 
@@ -73,8 +72,7 @@ mf_status mf__model_bind(mf_model *m, mf_error *err) {
         char prefix[48];
         mf__layer_graphs(&m->bp.kinds[m->bp.kind_of[l]], graphs);
         snprintf(prefix, sizeof prefix, "model.layers.%d.", l);
-        for (int i = 0; i < MF_LAYER_GRAPHS; i++)
-            MF__TRY(bind_graph(m, graphs[i], prefix, &m->layers[l][i], err));
+        for (int i = 0; i < MF_LAYER_GRAPHS; i++) MF__TRY(bind_graph(m, graphs[i], prefix, &m->layers[l][i], err));
     }
     return MF_OK;
 }

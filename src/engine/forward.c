@@ -57,8 +57,7 @@ static int collect_wanted(mf_session *s, int32_t n_rows) {
     const mf__config *c = &s->model->bp.config;
     int n = 0;
     memset(s->is_wanted, 0, (size_t)c->moe.n_experts * sizeof *s->is_wanted);
-    for (int64_t i = 0; i < (int64_t)n_rows * c->moe.top_k; i++)
-        s->is_wanted[s->route_ids[i]] = true;
+    for (int64_t i = 0; i < (int64_t)n_rows * c->moe.top_k; i++) s->is_wanted[s->route_ids[i]] = true;
     for (int32_t e = 0; e < c->moe.n_experts; e++)
         if (s->is_wanted[e]) s->wanted[n++] = e;
     return n;
@@ -74,8 +73,7 @@ static mf_status run_experts(mf_session *s, run r, mf_error *err) {
         MF__TRY(mf__store_next(m->store, s->ready, s->ready_blobs, &n, err));
         if (!n) return MF_OK;
         memset(s->bank, 0, (size_t)bank.n_experts * sizeof *s->bank);
-        for (int i = 0; i < n; i++)
-            s->bank[s->ready[i]] = s->ready_blobs[i];
+        for (int i = 0; i < n; i++) s->bank[s->ready[i]] = s->ready_blobs[i];
         mf_status st = submit(s, &r, err);
         mf__store_done(m->store, s->ready, n);
         MF__TRY(st);
@@ -103,7 +101,10 @@ mf_status mf__forward_layer(mf_session *s, int layer, int32_t n, int64_t pos, bo
     mf__session_bind_state(s, layer, fresh);
     mf__segment seg = {.n_rows = n, .pos = pos, .state = &s->state};
     MF__TRY(submit(s, &(run){.g = k->mix, .weights = m->layers[layer][0], .n_rows = n, .seg = &seg}, err));
-    if (k->experts) MF__TRY(run_moe(s, layer, n, err));
+    if (k->experts)
+        MF__TRY(run_moe(s, layer, n, err));
+    else
+        MF__TRY(submit(s, &(run){.g = k->combine, .weights = m->layers[layer][3], .n_rows = n}, err));
     MF__TRY(probe(s, "h_mid", MF_PORT_H_MID, layer, n, err));
     MF__TRY(probe(s, "h_post", MF_PORT_H_POST, layer, n, err));
     if (k->experts) MF__TRY(probe(s, "route_ids", MF_PORT_ROUTE_IDS, layer, n, err));

@@ -52,8 +52,7 @@ static mf_status alloc_buffers(mf_session *s, mf_error *err) {
     for (int k = 0; k < bp->n_kinds; k++) {
         const mf__graph *graphs[MF_LAYER_GRAPHS];
         mf__layer_graphs(&bp->kinds[k], graphs);
-        for (int i = 0; i < MF_LAYER_GRAPHS; i++)
-            add_graph(s, graphs[i], s->opt.n_chunk, &need);
+        for (int i = 0; i < MF_LAYER_GRAPHS; i++) add_graph(s, graphs[i], s->opt.n_chunk, &need);
     }
     for (int p = 0; p < MF_PORT_COUNT; p++) {
         s->port_cols[p] = need.port_cols[p];
@@ -139,8 +138,7 @@ mf_status mf_session_create(mf_model *model, const mf_session_options *opt, mf_s
 
 static void free_layer(mf_session *s, mf__layer_memory *mem) {
     mf__backend *be = s->model->be;
-    for (int32_t i = 0; mem->blocks && i < s->n_blocks; i++)
-        be->release(be, mem->blocks[i]);
+    for (int32_t i = 0; mem->blocks && i < s->n_blocks; i++) be->release(be, mem->blocks[i]);
     free(mem->blocks);
     for (int half = 0; half < 2; half++) {
         if (mem->conv[half]) be->release(be, mem->conv[half]);
@@ -151,8 +149,7 @@ static void free_layer(mf_session *s, mf__layer_memory *mem) {
 void mf_session_free(mf_session *s) {
     if (!s) return;
     mf__backend *be = s->model->be;
-    for (int l = 0; s->layers && l < s->model->bp.config.n_layers; l++)
-        free_layer(s, &s->layers[l]);
+    for (int l = 0; s->layers && l < s->model->bp.config.n_layers; l++) free_layer(s, &s->layers[l]);
     for (int p = 0; p < MF_PORT_COUNT; p++)
         if (s->ports[p]) be->release(be, s->ports[p]);
     if (s->scratch) be->release(be, s->scratch);
@@ -188,8 +185,7 @@ static mf_status add_block(mf_session *s, mf_error *err) {
 }
 
 mf_status mf__session_grow(mf_session *s, int64_t n_tokens, mf_error *err) {
-    while ((int64_t)s->n_blocks * MF_KV_BLOCK < n_tokens)
-        MF__TRY(add_block(s, err));
+    while ((int64_t)s->n_blocks * MF_KV_BLOCK < n_tokens) MF__TRY(add_block(s, err));
     return MF_OK;
 }
 

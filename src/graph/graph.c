@@ -47,8 +47,7 @@ void mf__graph_free(mf__graph *g) {
 /* Interval of a buffer: first writing op .. last reading op. Written but never read: a single point. Only read: an
  * input, which never shares memory. */
 static void lifetimes(mf__graph *g) {
-    for (int b = 0; b < g->n_bufs; b++)
-        g->bufs[b].first = g->bufs[b].last = -1;
+    for (int b = 0; b < g->n_bufs; b++) g->bufs[b].first = g->bufs[b].last = -1;
     for (int i = 0; i < g->n_ops; i++) {
         const mf__op *op = &g->ops[i];
         for (int k = 0; k < MF_OP_IN; k++)
@@ -72,8 +71,7 @@ static void colour(mf__graph *g) {
             mf__buf_info *buf = &g->bufs[b];
             if (buf->port != MF_PORT_NONE || buf->first != i) continue;
             int c = 0;
-            while (c < g->n_colours && busy_until[c] >= i)
-                c++;
+            while (c < g->n_colours && busy_until[c] >= i) c++;
             if (c == g->n_colours) g->colour_cols[g->n_colours++] = 0;
             busy_until[c] = buf->last;
             buf->colour = c;
@@ -106,16 +104,14 @@ static int64_t colour_bytes(const mf__graph *g, int c, int32_t n_rows) {
 
 int64_t mf__graph_scratch_bytes(const mf__graph *g, int32_t n_rows) {
     int64_t total = 0;
-    for (int c = 0; c < g->n_colours; c++)
-        total += colour_bytes(g, c, n_rows);
+    for (int c = 0; c < g->n_colours; c++) total += colour_bytes(g, c, n_rows);
     return total;
 }
 
 void mf__graph_place(const mf__graph *g, int32_t n_rows, void *scratch, void **addr) {
     int64_t offset[MF_MAX_BUFS + 1];
     offset[0] = 0;
-    for (int c = 0; c < g->n_colours; c++)
-        offset[c + 1] = offset[c] + colour_bytes(g, c, n_rows);
+    for (int c = 0; c < g->n_colours; c++) offset[c + 1] = offset[c] + colour_bytes(g, c, n_rows);
     for (int b = 0; b < g->n_bufs; b++)
         if (g->bufs[b].port == MF_PORT_NONE) addr[b] = (char *)scratch + offset[g->bufs[b].colour];
 }

@@ -12,8 +12,7 @@
 static mf__w rope_table(mf__graph *g, int32_t n_rot, double theta) {
     float inv_freq[MAX_ROT / 2] = {0};
     int32_t half = n_rot <= MAX_ROT ? n_rot / 2 : 0; /* 0 makes the graph fail, not the memory */
-    for (int32_t i = 0; i < half; i++)
-        inv_freq[i] = (float)(1.0 / pow(theta, 2.0 * i / n_rot));
+    for (int32_t i = 0; i < half; i++) inv_freq[i] = (float)(1.0 / pow(theta, 2.0 * i / n_rot));
     return mf__g_const(g, "rope.inv_freq", inv_freq, half);
 }
 

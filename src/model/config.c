@@ -16,8 +16,7 @@ static mf_status add_eos(mf__config *config, const json_t *value, const char *wh
             return mf__fail(err, MF_E_FORMAT, "%s: eos_token_id is not a token id below %d", where, config->n_vocab);
         int32_t token = (int32_t)json_integer_value(id);
         bool known = false;
-        for (int32_t k = 0; k < config->n_eos; k++)
-            known = known || config->eos[k] == token;
+        for (int32_t k = 0; k < config->n_eos; k++) known = known || config->eos[k] == token;
         if (known) continue;
         if (config->n_eos == MF_MAX_EOS)
             return mf__fail(err, MF_E_LIMIT, "%s: more than %d end tokens", where, MF_MAX_EOS);

@@ -11,7 +11,9 @@
  *   mix      HIDDEN -> H_MID, H_POST, ROUTE_IDS, ROUTE_SHARES     attention, residual, norm, router
  *   shared   H_POST -> SHARED, SHARED_SCORE                       runs while experts are fetched; NULL: none
  *   experts  H_POST, ROUTE_IDS -> PAIRS                           may run several times, as experts arrive
- *   combine  H_MID, PAIRS, ROUTE_SHARES, SHARED... -> HIDDEN */
+ *   combine  H_MID, PAIRS, ROUTE_SHARES, SHARED... -> HIDDEN
+ *
+ * A dense layer has no experts and no shared graph; its combine is the whole feed-forward: H_MID, H_POST -> HIDDEN. */
 typedef struct mf__layer_kind {
     const char *name; /* "linear", "full" */
     mf__graph *mix, *shared, *experts, *combine;

@@ -160,8 +160,7 @@ mf_status mf__blueprint_each_weight(const mf__blueprint *bp, mf__weight_fn *fn, 
         char prefix[48];
         mf__layer_graphs(&bp->kinds[bp->kind_of[l]], graphs);
         snprintf(prefix, sizeof prefix, "model.layers.%d.", l);
-        for (int i = 0; i < MF_LAYER_GRAPHS; i++)
-            MF__TRY(each_of_graph(graphs[i], prefix, fn, ctx, err));
+        for (int i = 0; i < MF_LAYER_GRAPHS; i++) MF__TRY(each_of_graph(graphs[i], prefix, fn, ctx, err));
     }
     for (int i = 0; i < bp->tail->n_weights; i++) { /* a tied head is the embedding again */
         const mf__weight_info *w = &bp->tail->weights[i];

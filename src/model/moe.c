@@ -1,11 +1,11 @@
 /* The mixture-of-experts half of a layer. */
 #include "model/parts.h"
 
-void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x, mf__op_params route) {
+void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x, mf__w bias, mf__op_params route) {
     mf__w w = mf__g_matrix(g, "mlp.gate.weight", c->moe.n_experts, c->n_hidden);
     mf__ids ids;
     mf__shares shares;
-    mf__g_route(g, mf__g_project(g, x, w, MF_NO_WEIGHT, "router"), route, &ids, &shares);
+    mf__g_route(g, mf__g_project(g, x, w, MF_NO_WEIGHT, "router"), bias, route, &ids, &shares);
     mf__g_export(g, ids.id, MF_PORT_ROUTE_IDS);
     mf__g_export(g, shares.id, MF_PORT_ROUTE_SHARES);
 }

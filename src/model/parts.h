@@ -16,7 +16,7 @@ mf__act mf__part_gated_attention(mf__graph *g, const mf__config *c, mf__normed x
 mf__act mf__part_delta_net(mf__graph *g, const mf__config *c, mf__normed x);
 
 /* moe.c: router at the end of a mix graph, and the three MoE graphs of a layer kind */
-void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x, mf__op_params route);
+void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x, mf__w bias, mf__op_params route);
 mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_experts(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_combine(const mf__config *c, mf__graph **out, mf_error *err);

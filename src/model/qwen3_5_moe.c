@@ -99,7 +99,7 @@ static mf_status build_mix(const mf__config *c, mf__mixer mixer, mf__graph **out
                                      .top_k = c->moe.top_k,
                                      .renorm = c->moe.renorm,
                                      .scale = 1.0f}};
-    mf__part_router(g, c, x2, route);
+    mf__part_router(g, c, x2, MF_NO_WEIGHT, route);
     mf__g_export(g, h_mid.id, MF_PORT_H_MID);
     mf__g_export(g, x2.id, MF_PORT_H_POST);
     return mf__graph_finish(g, err);
@@ -127,8 +127,7 @@ static mf_status build(mf__blueprint *bp, mf_error *err) {
     bp->n_kinds = 2;
     MF__TRY(build_kind(c, MF_MIX_LINEAR, &bp->kinds[0], err));
     MF__TRY(build_kind(c, MF_MIX_FULL, &bp->kinds[1], err));
-    for (int32_t i = 0; i < c->n_layers; i++)
-        bp->kind_of[i] = c->mixer[i] == MF_MIX_FULL;
+    for (int32_t i = 0; i < c->n_layers; i++) bp->kind_of[i] = c->mixer[i] == MF_MIX_FULL;
     MF__TRY(mf__part_embed(c, &bp->embed, err));
     return mf__part_tail(c, &bp->tail, err);
 }

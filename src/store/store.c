@@ -63,8 +63,7 @@ mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_err
 
 void mf__store_close(mf__store *s) {
     if (!s) return;
-    for (int l = 0; l < s->n_layers; l++)
-        mf__map_close(&s->maps[l]);
+    for (int l = 0; l < s->n_layers; l++) mf__map_close(&s->maps[l]);
     free(s->maps);
     free(s);
 }

@@ -59,8 +59,7 @@ void mf__ref_kv_append(const mf__ref_run *r) {
 
 static float score(const float *q, const float *k, int32_t dim, float scale) {
     float sum = 0;
-    for (int32_t c = 0; c < dim; c++)
-        sum += q[c] * k[c];
+    for (int32_t c = 0; c < dim; c++) sum += q[c] * k[c];
     return sum * scale;
 }
 
@@ -79,11 +78,9 @@ static void attend_one(const mf__kv *kv, const float *q, int64_t pos, int32_t kv
         float e = expf(score(q, mf__ref_k_row(kv, i) + (int64_t)kv_head * dim, dim, p->attn.scale) - max);
         const float *v = mf__ref_v_row(kv, i) + (int64_t)kv_head * dim;
         total += e;
-        for (int32_t c = 0; c < dim; c++)
-            o[c] += e * v[c];
+        for (int32_t c = 0; c < dim; c++) o[c] += e * v[c];
     }
-    for (int32_t c = 0; c < dim; c++)
-        o[c] /= total;
+    for (int32_t c = 0; c < dim; c++) o[c] /= total;
 }
 
 /* Items are (row, head) pairs. */
@@ -96,8 +93,7 @@ static void attend(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int64_t row = i / p->attn.n_heads, head = i % p->attn.n_heads;
-        while (row >= r->b->segs[s].row0 + r->b->segs[s].n_rows)
-            s++;
+        while (row >= r->b->segs[s].row0 + r->b->segs[s].n_rows) s++;
         const mf__segment *seg = &r->b->segs[s];
         int32_t kv_head = (int32_t)head / (p->attn.n_heads / p->attn.n_kv_heads);
         attend_one(&seg->state->kv, q + i * p->attn.head_dim, seg->pos + row - seg->row0, kv_head, p,
@@ -113,6 +109,5 @@ void mf__ref_sigmoid_gate(const mf__ref_run *r) {
     const float *gate = mf__ref_in(r, 1);
     float *x = mf__ref_out(r, 0);
     int64_t n = (int64_t)r->b->n_rows * mf__ref_in_cols(r, 0);
-    for (int64_t i = 0; i < n; i++)
-        x[i] *= mf__ref_sigmoid(gate[i]);
+    for (int64_t i = 0; i < n; i++) x[i] *= mf__ref_sigmoid(gate[i]);
 }

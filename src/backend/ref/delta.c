@@ -17,19 +17,16 @@ static void conv_channels(void *ctx, int64_t begin, int64_t end, int thread) {
         const mf__segment *seg = &r->b->segs[s];
         for (int64_t c = begin; c < end; c++) {
             float window[MAX_KERNEL]; /* oldest first; the last place is the current row */
-            for (int32_t k = 0; k + 1 < kernel; k++)
-                window[k] = seg->state->conv_in[(int64_t)k * channels + c];
+            for (int32_t k = 0; k + 1 < kernel; k++) window[k] = seg->state->conv_in[(int64_t)k * channels + c];
             for (int32_t t = 0; t < seg->n_rows; t++) {
                 int64_t at = (int64_t)(seg->row0 + t) * channels + c;
                 window[kernel - 1] = x[at];
                 float sum = 0;
-                for (int32_t k = 0; k < kernel; k++)
-                    sum += w[c * kernel + k] * window[k];
+                for (int32_t k = 0; k < kernel; k++) sum += w[c * kernel + k] * window[k];
                 y[at] = mf__ref_silu(sum);
                 memmove(window, window + 1, (size_t)(kernel - 1) * sizeof(float));
             }
-            for (int32_t k = 0; k + 1 < kernel; k++)
-                seg->state->conv_out[(int64_t)k * channels + c] = window[k];
+            for (int32_t k = 0; k + 1 < kernel; k++) seg->state->conv_out[(int64_t)k * channels + c] = window[k];
         }
     }
 }
@@ -46,11 +43,9 @@ void mf__ref_qk_norm(const mf__ref_run *r) {
     for (int32_t t = 0; t < r->b->n_rows; t++) {
         for (int32_t h = 0; h < 2 * heads; h++) {
             float *head = x + (int64_t)t * cols + (int64_t)h * dim, sum = 0;
-            for (int32_t c = 0; c < dim; c++)
-                sum += head[c] * head[c];
+            for (int32_t c = 0; c < dim; c++) sum += head[c] * head[c];
             float scale = 1.0f / sqrtf(sum + 1e-6f) * (h < heads ? q_scale : 1.0f);
-            for (int32_t c = 0; c < dim; c++)
-                head[c] *= scale;
+            for (int32_t c = 0; c < dim; c++) head[c] *= scale;
         }
     }
 }
@@ -128,10 +123,8 @@ void mf__ref_gated_norm(const mf__ref_run *r) {
     int64_t n_parts = (int64_t)r->b->n_rows * mf__ref_in_cols(r, 0) / part;
     for (int64_t i = 0; i < n_parts; i++, x += part, z += part, y += part) {
         float sum = 0;
-        for (int32_t c = 0; c < part; c++)
-            sum += x[c] * x[c];
+        for (int32_t c = 0; c < part; c++) sum += x[c] * x[c];
         float scale = 1.0f / sqrtf(sum / (float)part + r->op->p.norm.eps);
-        for (int32_t c = 0; c < part; c++)
-            y[c] = x[c] * scale * w[c] * mf__ref_silu(z[c]);
+        for (int32_t c = 0; c < part; c++) y[c] = x[c] * scale * w[c] * mf__ref_silu(z[c]);
     }
 }

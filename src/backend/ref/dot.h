@@ -12,14 +12,11 @@ static inline void mf__ref_dots(const float *w, const float *const *x, int32_t n
     float acc[MF_REF_TILE] = {0};
     if (n == MF_REF_TILE)
         for (int64_t c = 0; c < cols; c++)
-            for (int j = 0; j < MF_REF_TILE; j++)
-                acc[j] += w[c] * x[j][c];
+            for (int j = 0; j < MF_REF_TILE; j++) acc[j] += w[c] * x[j][c];
     else
         for (int32_t j = 0; j < n; j++)
-            for (int64_t c = 0; c < cols; c++)
-                acc[j] += w[c] * x[j][c];
-    for (int32_t j = 0; j < n; j++)
-        sums[j] = acc[j];
+            for (int64_t c = 0; c < cols; c++) acc[j] += w[c] * x[j][c];
+    for (int32_t j = 0; j < n; j++) sums[j] = acc[j];
 }
 
 #endif

@@ -11,28 +11,57 @@ static void top_k(const float *p, int32_t n, int32_t k, int32_t *ids) {
         int32_t best = -1;
         for (int32_t e = 0; e < n; e++) {
             bool taken = false;
-            for (int32_t s = 0; s < slot; s++)
-                taken = taken || ids[s] == e;
+            for (int32_t s = 0; s < slot; s++) taken = taken || ids[s] == e;
             if (!taken && (best < 0 || p[e] > p[best])) best = e;
         }
         ids[slot] = best;
     }
 }
 
-/* shares = softmax over all experts, the k largest, divided by their sum */
+/* share = e^logit / sum of e^logit, over all experts or over the chosen ones */
 static void route_softmax(const float *logits, const mf__op_params *p, int32_t *ids, float *shares) {
-    float max = -FLT_MAX, total = 0, chosen = 0;
-    for (int32_t e = 0; e < p->route.n_experts; e++)
-        max = logits[e] > max ? logits[e] : max;
-    for (int32_t e = 0; e < p->route.n_experts; e++)
-        total += expf(logits[e] - max);
+    float max = -FLT_MAX, total = 0;
     top_k(logits, p->route.n_experts, p->route.top_k, ids);
-    for (int32_t k = 0; k < p->route.top_k; k++)
-        chosen += shares[k] = expf(logits[ids[k]] - max) / total;
-    for (int32_t k = 0; k < p->route.top_k; k++) {
-        if (p->route.renorm) shares[k] /= chosen;
-        shares[k] *= p->route.scale;
+    for (int32_t e = 0; e < p->route.n_experts; e++) max = logits[e] > max ? logits[e] : max;
+    for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = expf(logits[ids[k]] - max);
+    if (p->route.kind == MF_ROUTE_SOFTMAX)
+        for (int32_t e = 0; e < p->route.n_experts; e++) total += expf(logits[e] - max);
+    else
+        for (int32_t k = 0; k < p->route.top_k; k++) total += shares[k];
+    for (int32_t k = 0; k < p->route.top_k; k++) shares[k] /= total;
+}
+
+/* The sum of the two largest choice values of a group. */
+static float group_score(const float *choice, int32_t size) {
+    float first = -FLT_MAX, second = -FLT_MAX;
+    for (int32_t e = 0; e < size; e++) {
+        if (choice[e] > first) {
+            second = first;
+            first = choice[e];
+        } else if (choice[e] > second) {
+            second = choice[e];
+        }
     }
+    return size > 1 ? first + second : first;
+}
+
+/* score = sigmoid(logit); choice = score + bias; only the best groups take part; the k largest choices; share = score.
+ * choice and groups are scratch of n_experts and n_groups values. */
+static void route_sigmoid(const float *logits, const float *bias, const mf__op_params *p, float *choice, float *groups,
+                          int32_t *ids, float *shares) {
+    int32_t n = p->route.n_experts, n_groups = p->route.n_groups, size = n / n_groups;
+    for (int32_t e = 0; e < n; e++) choice[e] = mf__ref_sigmoid(logits[e]) + (bias ? bias[e] : 0);
+    for (int32_t g = 0; g < n_groups; g++) groups[g] = group_score(choice + g * size, size);
+    for (int32_t drop = n_groups - p->route.top_groups; drop > 0; drop--) { /* the worst group, of equals the last */
+        int32_t worst = -1;
+        for (int32_t g = 0; g < n_groups; g++)
+            if (!isinf(groups[g]) && (worst < 0 || groups[g] <= groups[worst])) worst = g;
+        if (worst < 0) break;
+        groups[worst] = INFINITY; /* dropped */
+        for (int32_t e = 0; e < size; e++) choice[worst * size + e] = -INFINITY;
+    }
+    top_k(choice, n, p->route.top_k, ids);
+    for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = mf__ref_sigmoid(logits[ids[k]]);
 }
 
 void mf__ref_route(const mf__ref_run *r) {
@@ -40,8 +69,21 @@ void mf__ref_route(const mf__ref_run *r) {
     const float *logits = mf__ref_in(r, 0);
     int32_t *ids = r->b->bufs[r->op->out[0]];
     float *shares = mf__ref_out(r, 1);
-    for (int64_t t = 0; t < r->b->n_rows; t++)
-        route_softmax(logits + t * p->route.n_experts, p, ids + t * p->route.top_k, shares + t * p->route.top_k);
+    for (int64_t t = 0; t < r->b->n_rows; t++) {
+        if (p->route.kind == MF_ROUTE_SIGMOID)
+            route_sigmoid(logits, mf__ref_vec(r, 0), p, r->scratch, r->scratch + p->route.n_experts, ids, shares);
+        else
+            route_softmax(logits, p, ids, shares);
+        float sum = 1e-20f;
+        for (int32_t k = 0; k < p->route.top_k; k++) sum += shares[k];
+        for (int32_t k = 0; k < p->route.top_k; k++)
+            shares[k] = (p->route.renorm ? shares[k] / sum : shares[k]) * p->route.scale;
+        logits += p->route.n_experts, ids += p->route.top_k, shares += p->route.top_k;
+    }
+}
+
+int64_t mf__ref_route_scratch(const mf__op *op) {
+    return op->p.route.n_experts + op->p.route.n_groups;
 }
 
 int64_t mf__ref_experts_scratch(const mf__graph *g, const mf__op *op) {
@@ -60,21 +102,18 @@ static void expert_tile(const mf__bank *bank, int32_t expert, const float *const
     float *row = scratch, *act = scratch + (hidden > inner ? hidden : inner);
     const float *acts[MF_REF_TILE];
     float a[MF_REF_TILE], b[MF_REF_TILE];
-    for (int32_t j = 0; j < n; j++)
-        acts[j] = act + j * inner;
+    for (int32_t j = 0; j < n; j++) acts[j] = act + j * inner;
     for (int64_t i = 0; i < inner; i++) {
         mf__tensor_row_f32(&gate, i, row);
         mf__ref_dots(row, x, n, hidden, a);
         mf__tensor_row_f32(&up, i, row);
         mf__ref_dots(row, x, n, hidden, b);
-        for (int32_t j = 0; j < n; j++)
-            act[j * inner + i] = mf__ref_silu(a[j]) * b[j];
+        for (int32_t j = 0; j < n; j++) act[j * inner + i] = mf__ref_silu(a[j]) * b[j];
     }
     for (int64_t i = 0; i < hidden; i++) {
         mf__tensor_row_f32(&down, i, row);
         mf__ref_dots(row, acts, n, inner, a);
-        for (int32_t j = 0; j < n; j++)
-            out[j][i] = a[j];
+        for (int32_t j = 0; j < n; j++) out[j][i] = a[j];
     }
 }
 
@@ -119,8 +158,7 @@ void mf__ref_combine(const mf__ref_run *r) {
         float weight = score ? mf__ref_sigmoid(score[t]) : 1.0f;
         for (int32_t c = 0; c < hidden; c++) {
             float sum = 0;
-            for (int32_t k = 0; k < top; k++)
-                sum += shares[t * top + k] * pairs[(t * top + k) * hidden + c];
+            for (int32_t k = 0; k < top; k++) sum += shares[t * top + k] * pairs[(t * top + k) * hidden + c];
             if (shared) sum += weight * shared[t * hidden + c];
             y[t * hidden + c] = h[t * hidden + c] + sum;
         }

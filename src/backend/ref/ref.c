@@ -82,6 +82,7 @@ static bool ref_supports(const mf__backend *be, const mf__op *op) {
 static int64_t op_scratch_floats(const mf__graph *g, const mf__op *op) {
     switch (op->kind) {
     case MF_OP_MATMUL: return mf__ref_matmul_scratch(g, op);
+    case MF_OP_ROUTE: return mf__ref_route_scratch(op);
     case MF_OP_EXPERTS: return mf__ref_experts_scratch(g, op);
     default: return 0;
     }

@@ -67,6 +67,7 @@ void mf__ref_combine(const mf__ref_run *r);
 
 /* Floats of scratch that one thread of an op needs. */
 int64_t mf__ref_matmul_scratch(const mf__graph *g, const mf__op *op);
+int64_t mf__ref_route_scratch(const mf__op *op);
 int64_t mf__ref_experts_scratch(const mf__graph *g, const mf__op *op);
 
 #endif

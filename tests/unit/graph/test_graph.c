@@ -22,8 +22,7 @@ static mf__graph *chain(int n) {
     mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, 8);
     mf__normed x = mf__g_norm(g, h, mf__g_vector(g, "norm", 1, 8), 1e-6f);
     mf__act a = mf__g_project(g, x, mf__g_matrix(g, "first", 8, 8), MF_NO_WEIGHT, "first");
-    for (int i = 0; i < n; i++)
-        a = mf__g_matmul(g, a, mf__g_matrix(g, "next", 8, 8), MF_NO_WEIGHT, "next");
+    for (int i = 0; i < n; i++) a = mf__g_matmul(g, a, mf__g_matrix(g, "next", 8, 8), MF_NO_WEIGHT, "next");
     mf__g_export(g, mf__g_add(g, h, a).id, MF_PORT_H_MID);
     return g;
 }
@@ -83,8 +82,7 @@ static void colouring_is_deterministic(void **state) {
     mf__graph *a = chain(5), *b = chain(5);
     assert_int_equal(mf__graph_finish(a, &err), MF_OK);
     assert_int_equal(mf__graph_finish(b, &err), MF_OK);
-    for (int i = 0; i < a->n_bufs; i++)
-        assert_int_equal(a->bufs[i].colour, b->bufs[i].colour);
+    for (int i = 0; i < a->n_bufs; i++) assert_int_equal(a->bufs[i].colour, b->bufs[i].colour);
     mf__graph_free(a);
     mf__graph_free(b);
 }
