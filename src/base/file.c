@@ -27,6 +27,8 @@ static mf_status not_regular(const char *path, mode_t mode, mf_error *err) {
 }
 
 mf_status mf__file_open(const char *path, int *fd, int64_t *size, mf_error *err) {
+    *fd = -1;
+    if (size) *size = 0;
     /* O_NONBLOCK: opening a pipe nobody writes to must not hang; it means nothing for regular files. */
     int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f < 0) return mf__fail_errno(err, errno, "cannot open %s", path);
