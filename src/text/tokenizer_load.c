@@ -24,8 +24,7 @@ typedef struct loader {
 
 /* Byte-level names show every byte as a printable character: 188 bytes as themselves, the rest from U+0100 on. */
 static void fill_unmap(int16_t unmap[324]) {
-    for (int c = 0; c < 324; c++)
-        unmap[c] = -1;
+    for (int c = 0; c < 324; c++) unmap[c] = -1;
     int next = 256;
     for (int b = 0; b < 256; b++) {
         bool shown = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -96,8 +95,7 @@ static mf_status read_vocab(loader *l) {
 static mf_status build_bytes(loader *l) {
     mf__tokenizer *tok = l->tok;
     size_t total = 0, at = 0;
-    for (int32_t id = 0; id < tok->n_vocab; id++)
-        total += l->names[id] ? strlen(l->names[id]) : 0;
+    for (int32_t id = 0; id < tok->n_vocab; id++) total += l->names[id] ? strlen(l->names[id]) : 0;
     if (total > UINT32_MAX) return mf__fail(l->err, MF_E_LIMIT, "%s: %zu bytes of tokens", tok->name, total);
     tok->bytes = malloc(total + 1);
     tok->offsets = malloc(((size_t)tok->n_vocab + 1) * sizeof *tok->offsets);
@@ -118,8 +116,7 @@ static mf_status build_bytes(loader *l) {
 }
 
 static void find_byte_tokens(loader *l) {
-    for (int b = 0; b < 256; b++)
-        l->tok->byte_ids[b] = -1;
+    for (int b = 0; b < 256; b++) l->tok->byte_ids[b] = -1;
     for (uint32_t c = 0; c < 324; c++) {
         char name[5] = {0};
         if (l->unmap[c] < 0) continue;
@@ -133,8 +130,7 @@ static void find_byte_tokens(loader *l) {
 static mf_status build_words(loader *l) {
     mf__tokenizer *tok = l->tok;
     uint32_t capacity = 16;
-    while (capacity < (uint32_t)tok->n_vocab * 2)
-        capacity *= 2;
+    while (capacity < (uint32_t)tok->n_vocab * 2) capacity *= 2;
     tok->word_slots = malloc(capacity * sizeof *tok->word_slots);
     char *bytes = malloc(tok->offsets[tok->n_vocab] + (size_t)1);
     if (!tok->word_slots || !bytes) {
@@ -149,8 +145,7 @@ static mf_status build_words(loader *l) {
         if (have == 0 || !json_object_get(l->vocab, l->names[id])) continue;
         if (!unmap_name(l, l->names[id], bytes, &n) || n != have || memcmp(bytes, now, n) != 0) continue;
         uint32_t i = mf__bytes_hash(now, have) & tok->word_mask;
-        while (tok->word_slots[i] >= 0)
-            i = (i + 1) & tok->word_mask;
+        while (tok->word_slots[i] >= 0) i = (i + 1) & tok->word_mask;
         tok->word_slots[i] = id;
     }
     free(bytes);
@@ -387,8 +382,7 @@ mf_status mf__tokenizer_finish(mf__tokenizer *tok, mf_error *err) {
 void mf__tokenizer_free(mf__tokenizer *tok) {
     if (!tok) return;
     for (int k = 0; k < 2; k++) {
-        for (size_t i = 0; i < tok->added[k].n; i++)
-            free((char *)tok->added[k].tokens[i].text);
+        for (size_t i = 0; i < tok->added[k].n; i++) free((char *)tok->added[k].tokens[i].text);
         free(tok->added[k].tokens);
     }
     mf__steps_free(tok->steps, tok->n_steps);

@@ -65,8 +65,7 @@ static mf_status read_split(collector *c, const json_t *obj) {
     MF__TRY(mf__json_get_string(obj, c->where, "behavior", &behavior, c->err));
     MF__TRY(mf__json_opt_bool(obj, c->where, "invert", false, &step.invert, c->err));
     size_t k = 0;
-    while (k < MF__COUNT(behaviors) && strcmp(behavior, behaviors[k]) != 0)
-        k++;
+    while (k < MF__COUNT(behaviors) && strcmp(behavior, behaviors[k]) != 0) k++;
     if (k == MF__COUNT(behaviors))
         return mf__fail(c->err, MF_E_UNSUPPORTED, "%s: Split behavior \"%.40s\"", c->where, behavior);
     step.behavior = (mf__split_behavior)k;
@@ -106,8 +105,7 @@ static mf_status read_step(collector *c, const json_t *obj, int depth) {
                         "%s: pre-tokenizer \"%.40s\"; this build knows Split, Digits, "
                         "ByteLevel and a Sequence of them",
                         c->where, type);
-    for (size_t i = 0; i < json_array_size(list); i++)
-        MF__TRY(read_step(c, json_array_get(list, i), depth + 1));
+    for (size_t i = 0; i < json_array_size(list); i++) MF__TRY(read_step(c, json_array_get(list, i), depth + 1));
     return MF_OK;
 }
 
@@ -125,8 +123,7 @@ mf_status mf__steps_read(const char *where, const json_t *pre, mf__split_step **
 }
 
 void mf__steps_free(mf__split_step *steps, int n) {
-    for (int i = 0; i < n; i++)
-        free((char *)steps[i].pattern);
+    for (int i = 0; i < n; i++) free((char *)steps[i].pattern);
     free(steps);
 }
 

@@ -46,12 +46,10 @@ static void check_encode(const mf__tokenizer *tok, const char *where, const json
                              json_is_true(json_object_get(line, "special")), &ids, &n, &err) != MF_OK)
         fail_msg("%s: %s", where, err.text);
     bool same = n == json_array_size(want);
-    for (size_t i = 0; same && i < n; i++)
-        same = ids[i] == json_integer_value(json_array_get(want, i));
+    for (size_t i = 0; same && i < n; i++) same = ids[i] == json_integer_value(json_array_get(want, i));
     if (!same) {
         size_t i = 0;
-        while (i < n && i < json_array_size(want) && ids[i] == json_integer_value(json_array_get(want, i)))
-            i++;
+        while (i < n && i < json_array_size(want) && ids[i] == json_integer_value(json_array_get(want, i))) i++;
         fail_msg("%s: \"%s\": id %zu is %d, expected %lld (%zu ids, expected %zu)", where, json_string_value(text), i,
                  i < n ? (int)ids[i] : -1, (long long)json_integer_value(json_array_get(want, i)), n,
                  json_array_size(want));

@@ -146,8 +146,7 @@ static uint64_t steps_for(size_t n) {
     mf_error err;
     int32_t *ids = calloc(n, sizeof *ids);
     assert_int_equal(mf__bpe_pairs_init(&pairs, 20, &err), MF_OK);
-    for (int32_t i = 0; i < 20; i++)
-        mf__bpe_pairs_set(&pairs, i, i, (uint32_t)i, i + 1);
+    for (int32_t i = 0; i < 20; i++) mf__bpe_pairs_set(&pairs, i, i, (uint32_t)i, i + 1);
     assert_int_equal(mf__bpe_merge(&pairs, &scratch, ids, &n, MF__BPE_SCAN, &err), MF_OK);
     uint64_t steps = scratch.n_steps;
     mf__bpe_scratch_free(&scratch);
@@ -405,12 +404,10 @@ static void test_nfc(void **state) {
     mf_error err;
     bool same;
     size_t n = 200000;
-    for (size_t i = 0; i < n; i++)
-        mf__strbuf_append(&text, "\u0301\u0323", 4, NULL);
+    for (size_t i = 0; i < n; i++) mf__strbuf_append(&text, "\u0301\u0323", 4, NULL);
     assert_int_equal(mf__nfc(text.data, text.size, &same, &out, &err), MF_OK);
     assert_int_equal(out.size, 4 * n);
-    for (size_t i = 0; i < 2 * n; i++)
-        assert_memory_equal(out.data + 2 * i, i < n ? "\u0323" : "\u0301", 2);
+    for (size_t i = 0; i < 2 * n; i++) assert_memory_equal(out.data + 2 * i, i < n ? "\u0323" : "\u0301", 2);
     mf__strbuf_free(&text);
     mf__strbuf_free(&out);
 }
