@@ -1,3 +1,77 @@
-int main(void) {
-    return 0;
+/* moeflux: one program, one file per subcommand. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "app.h"
+#include "options.h"
+
+static const app_command COMMANDS[] = {
+    {"run", cmd_run, "continue a text or answer a request"},
+    {"convert", cmd_convert, "turn a published checkpoint into a model directory"},
+    {"inspect", cmd_inspect, "say what a model directory holds and what it needs"},
+    {"check", cmd_check, "compare a model with recorded logits and hidden states"},
+    {"eval", cmd_eval, "mean negative log-likelihood of a text"},
+    {"tokenize", cmd_tokenize, "text to token ids and back"},
+};
+
+static void print_help(FILE *to) {
+    fprintf(to, "usage: moeflux COMMAND [arguments]\n\n"
+                "Runs Mixture-of-Experts language models larger than memory.\n\ncommands:\n");
+    for (size_t i = 0; i < MF__COUNT(COMMANDS); i++) fprintf(to, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
+    fprintf(to, "  %-10s %s\n\n", "help", "this page, or a command's: moeflux help run");
+    fprintf(to, "moeflux run                        tells a story with the model that comes along\n"
+                "moeflux convert CHECKPOINT DIR     then: moeflux run DIR --prompt \"...\"\n"
+                "moeflux COMMAND --help             options and examples\n"
+                "moeflux --version\n");
+}
+
+static const app_command *find(const char *name) {
+    for (size_t i = 0; i < MF__COUNT(COMMANDS); i++)
+        if (!strcmp(COMMANDS[i].name, name)) return &COMMANDS[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name) {
+    const char *names[MF__COUNT(COMMANDS) + 1];
+    int n = 0;
+    for (size_t i = 0; i < MF__COUNT(COMMANDS); i++) names[n++] = COMMANDS[i].name;
+    names[n++] = "help";
+    const char *near = opt_nearest(name, names, n);
+    if (near)
+        app_say("unknown command \"%s\"; did you mean %s?", name, near);
+    else
+        app_say("unknown command \"%s\"; see: moeflux help", name);
+    return APP_USAGE;
+}
+
+static int help(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stdout);
+        return APP_OK;
+    }
+    const app_command *c = find(argv[1]);
+    if (!c) return unknown_command(argv[1]);
+    char *help_argv[] = {argv[1], (char[]){"--help"}, NULL};
+    return c->run(2, help_argv);
+}
+
+static int dispatch(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return APP_USAGE;
+    }
+    const char *name = argv[1];
+    if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return help(argc - 1, argv + 1);
+    if (!strcmp(name, "--version") || !strcmp(name, "version")) {
+        printf("moeflux %d.%d.%d\n", MF_VERSION_MAJOR, MF_VERSION_MINOR, MF_VERSION_PATCH);
+        return APP_OK;
+    }
+    const app_command *c = find(name);
+    return c ? c->run(argc - 1, argv + 1) : unknown_command(name);
+}
+
+int main(int argc, char **argv) {
+    signal(SIGPIPE, SIG_IGN); /* a reader that goes away must not stop a command half-way: writes fail instead */
+    return app_finish_output(dispatch(argc, argv));
 }

@@ -1,0 +1,61 @@
+/* What the subcommands share: exit codes, the table's shape, opening models, interrupts.
+ *
+ * Results go to standard output; everything else (progress, log, errors, closing lines) to standard error. */
+#ifndef MOEFLUX_APP_H
+#define MOEFLUX_APP_H
+
+#include "base/strbuf.h"
+
+#define APP_OK 0
+#define APP_FAILED 1 /* a bad file, a bad model, a result out of tolerance */
+#define APP_USAGE 2  /* the command line makes no sense */
+
+typedef struct app_command {
+    const char *name;
+    int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns the exit code */
+    const char *summary;
+} app_command;
+
+int cmd_run(int argc, char **argv);
+int cmd_convert(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
+int cmd_check(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
+
+/* "moeflux: ..." on standard error. */
+void app_say(const char *fmt, ...) MF__PRINTF(1, 2);
+/* The same for an error of the library; returns the exit code that fits its status. */
+int app_fail(const mf_error *err);
+
+/* Options of every command that evaluates. */
+typedef struct app_model_options {
+    const char *backend;
+    int64_t threads;
+    bool verbose;
+} app_model_options;
+
+mf_log_sink app_log(bool verbose); /* warnings and errors, and information when verbose */
+mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err);
+
+/* The model that comes with moeflux, searched upward from the program's own folder, then below the current one.
+ * malloc'd; MF_E_NOT_FOUND says where it was looked for. */
+mf_status app_shipped_model(char **out, mf_error *err);
+
+/* SIGINT and SIGTERM ask the work at hand to stop; a second one kills. Callbacks for sessions and converters: */
+void app_catch_interrupts(void);
+bool app_interrupted(void *unused);
+int app_interrupt_code(void); /* 128 + the signal's number */
+
+double app_seconds(void); /* monotonic */
+
+mf_status app_read_stdin(mf__strbuf *out, mf_error *err); /* all of it, up to 1 GiB */
+
+#define APP_BYTES_TEXT 32
+const char *app_bytes(double n, char text[APP_BYTES_TEXT]); /* "1.77 MB"; powers of ten */
+
+/* Flushes standard output. APP_OK also when the reader went away (a closed pipe is no failure of ours). */
+int app_finish_output(int code);
+bool app_output_closed(void); /* standard output does not take bytes any more */
+
+#endif

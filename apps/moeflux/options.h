@@ -1,0 +1,64 @@
+/* Command lines: `--name value`, `--name=value`, flags, and words. */
+#ifndef MOEFLUX_OPTIONS_H
+#define MOEFLUX_OPTIONS_H
+
+#include "app.h"
+
+typedef enum opt_kind {
+    OPT_FLAG,   /* bool */
+    OPT_STRING, /* const char * */
+    OPT_INT,    /* int64_t in [min, max] */
+    OPT_REAL,   /* double in [min, max] */
+    OPT_SEED,   /* uint64_t */
+    OPT_BITS,   /* int64_t: one of 2 3 4 5 6 8, or 0 for "keep" */
+} opt_kind;
+
+typedef struct opt_def {
+    const char *name; /* without the dashes */
+    opt_kind kind;
+    void *value;      /* where it goes, of the kind's type; keeps its default unless the option is given */
+    const char *arg;  /* what the help calls the value */
+    const char *help; /* one line */
+    double min, max;
+    bool *given; /* set to true when the option is there; may be NULL */
+} opt_def;
+
+typedef struct opt_spec {
+    const char *usage; /* "run [DIR] [options]" */
+    const char *about; /* a paragraph */
+    const opt_def *defs;
+    int n_defs;
+    int min_words, max_words; /* positional arguments */
+    const char *examples;     /* lines */
+} opt_spec;
+
+typedef enum opt_result { OPT_DONE = 0, OPT_HELP, OPT_BAD } opt_result;
+
+#define OPT_MAX_WORDS 4
+
+/* Fills the targets and words. OPT_HELP: the help was asked for and printed. OPT_BAD: said what is wrong. */
+opt_result opt_parse(const opt_spec *spec, int argc, char **argv, const char *words[OPT_MAX_WORDS]);
+
+/* The nearest of n names by edit distance, or NULL when none is near. */
+const char *opt_nearest(const char *name, const char *const *names, int n);
+
+/* Rows for the options that all evaluating commands have; m is an app_model_options. */
+#define OPT_MODEL_ROWS(m)                                                                                              \
+    {.name = "backend", .kind = OPT_STRING, .value = &(m).backend, .arg = "NAME", .help = "auto (default) or ref"},    \
+        {.name = "threads",                                                                                            \
+         .kind = OPT_INT,                                                                                              \
+         .value = &(m).threads,                                                                                        \
+         .arg = "N",                                                                                                   \
+         .help = "compute threads (default: one per core)",                                                            \
+         .min = 1,                                                                                                     \
+         .max = 1024},                                                                                                 \
+    {                                                                                                                  \
+        .name = "verbose", .kind = OPT_FLAG, .value = &(m).verbose, .help = "say what is going on (also -v)"           \
+    }
+
+/* For the exit code of a command: help is fine, anything else is wrong usage. */
+static inline int opt_exit(opt_result r) {
+    return r == OPT_HELP ? APP_OK : APP_USAGE;
+}
+
+#endif
