@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "base/status.h"
+#include "model/rope.h"
 
 #define MF_MAX_LAYERS 256
 
@@ -29,6 +30,7 @@ typedef struct mf__config {
         int32_t n_rot; /* channels of a head that rotate */
         double theta;
     } attn;
+    mf__rope rope; /* families that may use YaRN */
 
     struct {
         int32_t n_k_heads, k_dim, n_v_heads, v_dim, n_kernel;

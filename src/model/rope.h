@@ -1,0 +1,39 @@
+/* Rotary positions: what a config says about them, and the tables that follow from it. Plain rope, and YaRN, which
+ * keeps the fast channels as they were trained, slows the slow ones down by `factor`, and ramps in between. */
+#ifndef MF_MODEL_ROPE_H
+#define MF_MODEL_ROPE_H
+
+#include <jansson.h>
+
+#include "base/status.h"
+#include "graph/graph.h"
+
+#define MF_ROPE_MAX 512 /* channels of a head that rotate, at most */
+
+typedef struct mf__rope {
+    double theta;
+    bool yarn; /* the rest is for YaRN only */
+    double factor;
+    double original_ctx; /* positions the model was trained with */
+    double beta_fast, beta_slow;
+    double mscale, mscale_all_dim; /* 0: not given */
+    double attention_factor;       /* 0: not given, follows from mscale, mscale_all_dim and factor */
+    bool truncate;                 /* the ramp's ends are whole channels */
+} mf__rope;
+
+/* From the object that holds the hyper-parameters: its rope_parameters or rope_scaling (null or absent: plain rope),
+ * whose type is spelt rope_type or type; rope_theta in there or beside it, else `theta`. The context before the
+ * extension is original_max_position_embeddings, wherever of the two it stands. */
+mf_status mf__rope_parse(const json_t *text, const char *where, double theta, mf__rope *out, mf_error *err);
+
+/* inv_freq[i] for the n_rot / 2 pairs of channels; n_rot even and at most MF_ROPE_MAX. */
+void mf__rope_frequencies(const mf__rope *rope, int32_t n_rot, float *inv_freq);
+/* The same as a weight of a graph; an impossible n_rot makes the graph fail. */
+mf__w mf__rope_table(mf__graph *g, const mf__rope *rope, int32_t n_rot);
+
+/* What cos and sin are multiplied with; 1 for plain rope. */
+double mf__rope_attention_factor(const mf__rope *rope);
+/* What DeepSeek's softmax scale 1/sqrt(dim) is multiplied with: m(mscale_all_dim)^2; 1 for plain rope. */
+double mf__rope_softmax_factor(const mf__rope *rope);
+
+#endif
