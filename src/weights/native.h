@@ -5,7 +5,7 @@
  *   packed_experts/layer_NN.bin   expert e of layer NN at e * stride
  *   config.json, tokenizer.json ...  copied from the checkpoint
  *
- * The manifest is what flash-moe and moeflux write, plus one object "moeflux" with what those leave to compile time. */
+ * The manifest is what flash-moe writes, plus one object "moeflux" with what that leaves to compile time. */
 #ifndef MF_WEIGHTS_NATIVE_H
 #define MF_WEIGHTS_NATIVE_H
 
@@ -20,19 +20,23 @@ typedef struct mf__native {
     mf__catalog *catalog; /* the trunk */
     json_t *manifest;     /* whole model_weights.json */
     json_t *config;       /* config.json, or NULL when the directory has none */
-    char *dir;
+    char *dir;            /* as given, without slashes at the end */
     /* experts */
-    int n_layers;             /* length of expert_files */
+    int n_layers;             /* one more than the highest N of the tensors "model.layers.N." */
     char **expert_files;      /* [n_layers] path, or NULL where the layer has no file */
     bool has_layout;          /* the manifest's own "moeflux" block had one */
     int n_experts;            /* from the manifest block; 0 when absent */
-    mf__expert_layout layout; /* valid when has_layout */
+    mf__expert_layout layout; /* valid when has_layout; then every expert file is long enough for n_experts */
 } mf__native;
 
+/* Opens a directory. Beside our own, the trees of the flash-moe tools are read: a parent with artifacts/ (manifest and
+ * trunk), root/ (packed_experts) and mlx/ (config.json). A directory that is something else, or that a conversion did
+ * not finish, is refused with a sentence that says what it is. After a failure *out is zeroed. */
 mf_status mf__native_open(const char *dir, mf__native *out, mf_error *err);
-void mf__native_close(mf__native *native);
+void mf__native_close(mf__native *native); /* zeroed ones are fine; zeroes it */
 
-/* The manifest alone, from memory: what the fuzzer calls. bin_size is the size of model_weights.bin. */
+/* The manifest alone, from memory: what the fuzzer calls. bin (bin_size bytes) stands for model_weights.bin and must
+ * outlive *out. Leaves config, dir and expert_files NULL. */
 mf_status mf__manifest_parse(const char *name, const char *json, size_t json_size, const uint8_t *bin, size_t bin_size,
                              mf__native *out, mf_error *err);
 
@@ -40,14 +44,17 @@ mf_status mf__manifest_parse(const char *name, const char *json, size_t json_siz
 
 typedef struct mf__native_writer mf__native_writer;
 
-/* Writes into DIR.partial; finish renames it to DIR. DIR must not exist. */
+/* Writes into DIR.partial; finish renames it to DIR. DIR must not exist (MF_E_EXISTS). A DIR.partial that a killed run
+ * left is removed; one that is in use, or that has anything else in it, is MF_E_EXISTS. */
 mf_status mf__native_writer_begin(const char *dir, mf__native_writer **out, mf_error *err);
-/* Appends one stored tensor to model_weights.bin. bits: for U32 words of an affine tensor, else 0. */
+/* Appends one stored tensor to model_weights.bin: name, type, dims, data and size of the entry are used. bits: for U32
+ * words of an affine tensor, else 0. After a failure of this or the functions below only abort makes sense. */
 mf_status mf__native_writer_tensor(mf__native_writer *w, const mf__entry *entry, int bits, mf_error *err);
 /* The path of a file inside the unfinished directory, to write config.json, tokenizer.json ... with base/file.h.
- * malloc'd. */
+ * malloc'd; NULL when there is no memory or name is not a plain file name. */
 char *mf__native_writer_path(mf__native_writer *w, const char *name);
-/* Experts of one layer, in order of expert id, each layout->bytes long; the writer pads to the stride. */
+/* Experts of one layer, in order of expert id, each layout->bytes long; the writer pads to the stride. All layers have
+ * the same layout and number of experts; a layer comes once. */
 mf_status mf__native_writer_experts_begin(mf__native_writer *w, int layer, const mf__expert_layout *layout,
                                           int n_experts, mf_error *err);
 mf_status mf__native_writer_expert(mf__native_writer *w, const void *blob, mf_error *err);

@@ -1,0 +1,120 @@
+/* From stored entries to the tensors a backend reads: plain views, and affine ones from three entries.
+ *
+ *   X.weight  U32 [..., rows, words]     codes, words = cols * bits / 32
+ *   X.scales  BF16, F16 or F32 [..., rows, groups]
+ *   X.biases  the same                   groups = cols / group
+ *
+ * Neither bits nor group is stored: with cols known the shapes give both. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "quant/affine.h"
+#include "weights/catalog_build.h"
+
+#define WEIGHT ".weight"
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* The last axis is the columns, the one before it the rows; all others count planes. */
+static mf__tensor plain_view(const mf__entry *e) {
+    mf__tensor t = {.type = e->type, .n_planes = 1, .n_rows = 1, .n_cols = 1, .data = e->data};
+    if (e->n_dims >= 1) t.n_cols = e->dims[e->n_dims - 1];
+    if (e->n_dims >= 2) t.n_rows = e->dims[e->n_dims - 2];
+    for (int i = 0; i + 2 < e->n_dims; i++)
+        t.n_planes *= e->dims[i];
+    return t;
+}
+
+/* The entry that has `suffix` in place of ".weight". */
+static const mf__entry *sibling(const mf__catalog *cat, const mf__entry *weight, const char *suffix) {
+    char name[MF__NAME_MAX + 16];
+    int stem = (int)(strlen(weight->name) - strlen(WEIGHT));
+    snprintf(name, sizeof name, "%.*s%s", stem, weight->name, suffix);
+    return mf__catalog_find(cat, name);
+}
+
+/* Same axes but the last, which may differ when last_too is false. */
+static bool same_shape(const mf__entry *a, const mf__entry *b, bool last_too) {
+    if (a->n_dims != b->n_dims || a->n_dims == 0) return false;
+    for (int i = 0; i < a->n_dims - !last_too; i++)
+        if (a->dims[i] != b->dims[i]) return false;
+    return true;
+}
+
+/* bits and group from words, groups and (when not 0) the number of columns. False when nothing allowed fits. */
+static bool infer(int64_t words, int64_t groups, int64_t n_cols, int *bits, int *group) {
+    static const int guesses[] = {64, 32, 128};
+    if (words < 1 || groups < 1) return false;
+    for (size_t i = 0; i < MF__COUNT(guesses); i++) {
+        int64_t cols = n_cols ? n_cols : guesses[i] * groups;
+        if (cols % groups != 0 || 32 * words % cols != 0) continue;
+        int64_t b = 32 * words / cols, g = cols / groups;
+        if (b < 2 || b > 8 || g < 32 || g > 128 || !mf__affine_bits_ok((int)b) || !mf__affine_group_ok((int)g))
+            continue;
+        *bits = (int)b;
+        *group = (int)g;
+        return true;
+    }
+    return false;
+}
+
+static mf_status affine_view(const mf__catalog *cat, const mf__entry *weight, int64_t n_cols, mf__tensor *out,
+                             mf_error *err) {
+    const char *file = mf__catalog_file(cat, weight->file);
+    const mf__entry *scales = sibling(cat, weight, ".scales"), *biases = sibling(cat, weight, ".biases");
+    char w[MF__SHAPE_TEXT], s[MF__SHAPE_TEXT], b[MF__SHAPE_TEXT];
+    mf__entry_shape(weight, w);
+    if (!scales)
+        return mf__fail(err, MF_E_NOT_FOUND,
+                        "%s: tensor %s holds quantized codes (U32 %s) but there are no .scales beside it", file,
+                        weight->name, w);
+    if (!biases)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "%s: tensor %s has .scales (%s) but no .biases: only affine quantization is read, not mxfp4, "
+                        "mxfp8 or nvfp4",
+                        file, weight->name, mf__type_name(scales->type));
+    if (!mf__type_is_float(scales->type) || scales->type != biases->type)
+        return mf__fail(
+            err, MF_E_MISMATCH,
+            "%s: tensor %s has scales of type %s and biases of type %s, expected the same of BF16, F16, F32", file,
+            weight->name, mf__type_name(scales->type), mf__type_name(biases->type));
+    int bits, group;
+    if (!same_shape(scales, biases, true) || !same_shape(weight, scales, false) ||
+        !infer(weight->dims[weight->n_dims - 1], scales->dims[scales->n_dims - 1], n_cols, &bits, &group))
+        return mf__fail(err, MF_E_MISMATCH,
+                        "%s: tensor %s: codes %s, scales %s and biases %s are no affine matrix of %" PRId64
+                        " columns (0: any) with 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128",
+                        file, weight->name, w, mf__entry_shape(scales, s), mf__entry_shape(biases, b), n_cols);
+    *out = plain_view(weight);
+    out->type = MF_TYPE_AFFINE;
+    out->n_cols = group * scales->dims[scales->n_dims - 1];
+    out->bits = bits;
+    out->group = group;
+    out->scale_type = scales->type;
+    out->scales = scales->data;
+    out->biases = biases->data;
+    return MF_OK;
+}
+
+mf_status mf__catalog_tensor(const mf__catalog *cat, const char *name, int64_t n_cols, mf__tensor *out, mf_error *err) {
+    const mf__entry *e = mf__catalog_find(cat, name);
+    if (!e) {
+        int n = mf__catalog_n_files(cat);
+        return mf__fail(err, MF_E_NOT_FOUND, "tensor %s is missing: not among the %" PRId64 " tensors of %s%s", name,
+                        mf__catalog_count(cat), n > 0 ? mf__catalog_file(cat, 0) : "no file",
+                        n > 1 ? " and the files beside it" : "");
+    }
+    if (e->type == MF_TYPE_U32 && ends_with(name, WEIGHT)) return affine_view(cat, e, n_cols, out, err);
+    mf__tensor t = plain_view(e);
+    if (n_cols && t.n_cols != n_cols) {
+        char shape[MF__SHAPE_TEXT];
+        return mf__fail(err, MF_E_MISMATCH, "%s: tensor %s has the shape %s, expected rows of %" PRId64,
+                        mf__catalog_file(cat, e->file), name, mf__entry_shape(e, shape), n_cols);
+    }
+    *out = t;
+    return MF_OK;
+}
