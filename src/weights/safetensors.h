@@ -4,7 +4,9 @@
 
 #include "weights/catalog.h"
 
-/* path: a .safetensors file, or a directory with model.safetensors or model.safetensors.index.json. */
+/* path: a .safetensors file, or a directory with model.safetensors (taken when both are there) or
+ * model.safetensors.index.json. With an index the catalogue has the tensors the index lists, no others; each must be in
+ * the shard the index says and in no other listed one. */
 mf_status mf__safetensors_open(const char *path, mf__catalog **out, mf_error *err);
 
 /* The header alone, from memory: what the fuzzer calls. data holds the whole file. name is for errors. */
