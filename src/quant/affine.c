@@ -67,8 +67,7 @@ static inline __attribute__((always_inline)) void decode_group(const uint8_t *co
     const uint64_t mask = (1u << bits) - 1;
     for (int i = 0; i < group; i += PACK, codes += bits) {
         uint64_t word = load_pack(codes, bits);
-        for (int k = 0; k < PACK; k++)
-            out[i + k] = (float)(int)(word >> (bits * k) & mask) * scale + bias;
+        for (int k = 0; k < PACK; k++) out[i + k] = (float)(int)(word >> (bits * k) & mask) * scale + bias;
     }
 }
 
@@ -95,8 +94,7 @@ void mf__affine_codes_row(const void *codes, int64_t n_cols, int bits, uint8_t *
     const uint8_t *p = codes;
     for (int64_t i = 0; i < n_cols; i += PACK, p += bits) {
         uint64_t word = load_pack(p, bits);
-        for (int k = 0; k < PACK; k++)
-            out[i + k] = (uint8_t)(word >> (bits * k) & ((1u << bits) - 1));
+        for (int k = 0; k < PACK; k++) out[i + k] = (uint8_t)(word >> (bits * k) & ((1u << bits) - 1));
     }
 }
 
@@ -141,8 +139,7 @@ void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, 
         store_scale(biases, scale_type, g, bias);
         for (int i = 0; i < group; i += PACK, p += bits) {
             uint64_t word = 0;
-            for (int k = 0; k < PACK; k++)
-                word |= code_of(x[i + k], scale, bias, max_code) << (bits * k);
+            for (int k = 0; k < PACK; k++) word |= code_of(x[i + k], scale, bias, max_code) << (bits * k);
             memcpy(p, &word, (size_t)bits);
         }
     }

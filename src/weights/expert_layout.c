@@ -52,8 +52,7 @@ static mf_status read_parts(const char *where, const json_t *parts, mf__expert_l
         snprintf(place, sizeof place, "%s: part %zu", where, k);
         MF__TRY(mf__json_get_string(obj, place, "name", &name, err));
         int i = 0;
-        while (i < MF_PART_COUNT && strcmp(name, mf__expert_part_name((mf__expert_part)i)) != 0)
-            i++;
+        while (i < MF_PART_COUNT && strcmp(name, mf__expert_part_name((mf__expert_part)i)) != 0) i++;
         if (i == MF_PART_COUNT || seen[i])
             return mf__fail(err, MF_E_FORMAT, "%s: the name \"%.40s\" is %s, expected each of gate, up and down once",
                             place, name, i == MF_PART_COUNT ? "not known" : "there twice");

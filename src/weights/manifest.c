@@ -36,8 +36,7 @@ static int layer_of(const char *tensor) {
     const char *p = tensor + sizeof prefix - 1;
     int n = 0;
     if (*p < '0' || *p > '9') return -1;
-    for (; *p >= '0' && *p <= '9'; p++)
-        n = n >= MF__LAYERS_MAX ? MF__LAYERS_MAX : n * 10 + (*p - '0');
+    for (; *p >= '0' && *p <= '9'; p++) n = n >= MF__LAYERS_MAX ? MF__LAYERS_MAX : n * 10 + (*p - '0');
     return *p == '.' ? n : -1;
 }
 

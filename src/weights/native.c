@@ -13,8 +13,7 @@
 
 char *mf__path_trim(const char *path) {
     size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
+    while (n > 1 && path[n - 1] == '/') n--;
     return strndup(path, n);
 }
 
@@ -165,8 +164,7 @@ void mf__native_close(mf__native *native) {
     json_decref(native->manifest);
     json_decref(native->config);
     if (native->expert_files)
-        for (int i = 0; i < native->n_layers; i++)
-            free(native->expert_files[i]);
+        for (int i = 0; i < native->n_layers; i++) free(native->expert_files[i]);
     free(native->expert_files);
     free(native->dir);
     *native = (mf__native){0};

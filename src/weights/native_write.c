@@ -124,8 +124,7 @@ void mf__native_writer_abort(mf__native_writer *w) {
 
 static json_t *describe(const mf__entry *e, int64_t offset, int bits) {
     json_t *shape = json_array();
-    for (int i = 0; i < e->n_dims; i++)
-        json_array_append_new(shape, json_integer(e->dims[i]));
+    for (int i = 0; i < e->n_dims; i++) json_array_append_new(shape, json_integer(e->dims[i]));
     json_t *obj = json_pack("{s:I, s:I, s:o, s:s}", "offset", (json_int_t)offset, "size", (json_int_t)e->size, "shape",
                             shape, "dtype", mf__type_name(e->type));
     if (obj && bits) json_object_set_new(obj, "bits", json_integer(bits));

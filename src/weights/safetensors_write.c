@@ -24,8 +24,7 @@ static mf_status describe(const char *path, const mf__entry *entry, int64_t at, 
     if (json_object_get(header, e.name) || strcmp(e.name, "__metadata__") == 0)
         return mf__fail(err, MF_E_INVALID, "%s: tensor %s is given twice or has a reserved name", path, e.name);
     json_t *shape = json_array();
-    for (int i = 0; i < e.n_dims; i++)
-        json_array_append_new(shape, json_integer(e.dims[i]));
+    for (int i = 0; i < e.n_dims; i++) json_array_append_new(shape, json_integer(e.dims[i]));
     json_t *obj = json_pack("{s:s, s:o, s:[I, I]}", "dtype", mf__type_name(e.type), "shape", shape, "data_offsets",
                             (json_int_t)at, (json_int_t)(at + e.size));
     if (!obj || json_object_set_new(header, e.name, obj) != 0)

@@ -24,8 +24,7 @@ static mf__tensor plain_view(const mf__entry *e) {
     mf__tensor t = {.type = e->type, .n_planes = 1, .n_rows = 1, .n_cols = 1, .data = e->data};
     if (e->n_dims >= 1) t.n_cols = e->dims[e->n_dims - 1];
     if (e->n_dims >= 2) t.n_rows = e->dims[e->n_dims - 2];
-    for (int i = 0; i + 2 < e->n_dims; i++)
-        t.n_planes *= e->dims[i];
+    for (int i = 0; i + 2 < e->n_dims; i++) t.n_planes *= e->dims[i];
     return t;
 }
 

@@ -116,8 +116,7 @@ static void foreign_groups(void **state) {
     (void)state;
     EACH(f, foreign) {
         float x[64], y[64];
-        for (int i = 0; i < 64; i++)
-            x[i] = mf__bf16_to_f32(foreign[f].source[i]);
+        for (int i = 0; i < 64; i++) x[i] = mf__bf16_to_f32(foreign[f].source[i]);
         int bits = foreign[f].bits;
         uint8_t codes[64];
         uint16_t scale, bias;
@@ -127,8 +126,7 @@ static void foreign_groups(void **state) {
         assert_memory_equal(codes, foreign[f].codes, (size_t)bits * 8);
         mf__affine_decode_row(codes, &scale, &bias, MF_TYPE_BF16, 64, bits, 64, y);
         float step = fabsf(mf__bf16_to_f32(scale));
-        for (int i = 0; i < 64; i++)
-            assert_true(fabsf(x[i] - y[i]) < 1.25f * step);
+        for (int i = 0; i < 64; i++) assert_true(fabsf(x[i] - y[i]) < 1.25f * step);
     }
 }
 
@@ -151,15 +149,13 @@ static void bit_order(void **state) {
         memcpy(row, expected[e].bytes, 8);
         int whole = 64 / bits / 8 * 8; /* codes of the packs that lie in these eight bytes */
         mf__affine_codes_row(row, whole, bits, codes);
-        for (int i = 0; i < whole; i++)
-            assert_int_equal(codes[i], i & ((1 << bits) - 1));
+        for (int i = 0; i < whole; i++) assert_int_equal(codes[i], i & ((1 << bits) - 1));
         /* and out again: a row whose values are its codes, anchored by 0 and the largest code */
         float x[64];
         float scale;
         float bias;
         uint8_t out[64];
-        for (int i = 0; i < 64; i++)
-            x[i] = -(float)(i & ((1 << bits) - 1)) / (float)((1 << bits) - 1);
+        for (int i = 0; i < 64; i++) x[i] = -(float)(i & ((1 << bits) - 1)) / (float)((1 << bits) - 1);
         x[63] = -1.0f;
         mf__affine_encode_row(x, 64, bits, 64, MF_TYPE_F32, out, &scale, &bias);
         assert_true(bias == -1.0f && scale > 0);
@@ -187,8 +183,7 @@ static void decode_one(int bits, int group, mf__type scale_type, int shift, uint
     size_t n_bytes = (size_t)(n * bits / 8);
     uint8_t codes[MAX_COLS + 8], scales[4 * MAX_COLS / 32 + 8], biases[4 * MAX_COLS / 32 + 8];
     float s[MAX_COLS / 32], b[MAX_COLS / 32], out[MAX_COLS];
-    for (size_t i = 0; i < n_bytes; i++)
-        codes[(size_t)shift + i] = (uint8_t)next_random(seed);
+    for (size_t i = 0; i < n_bytes; i++) codes[(size_t)shift + i] = (uint8_t)next_random(seed);
     for (int64_t g = 0; g < n / group; g++) {
         put_scale(scales + shift, scale_type, g, random_float(seed), &s[g]);
         put_scale(biases + shift, scale_type, g, random_float(seed), &b[g]);
@@ -217,8 +212,7 @@ static void decode_everything(void **state) {
     EACH(b, all_bits)
     EACH(g, all_groups)
     EACH(s, all_scales)
-    for (int shift = 0; shift < 8; shift++)
-        decode_one(all_bits[b], all_groups[g], all_scales[s], shift, &seed);
+    for (int shift = 0; shift < 8; shift++) decode_one(all_bits[b], all_groups[g], all_scales[s], shift, &seed);
 }
 
 /* 3 * (1 + 2^-23) - 3 is 2^-22 or 2^-21 with two roundings and 3 * 2^-23 with one: no fused multiply-add. */
@@ -272,8 +266,7 @@ static void encode_everything(void **state) {
         uint16_t half_scales[MAX_COLS / 32], half_biases[MAX_COLS / 32];
         uint8_t codes[MAX_COLS], again[MAX_COLS];
         float shift = round % 4 == 1 ? 2.0f : round % 4 == 2 ? -2.0f : 0.0f;
-        for (int i = 0; i < MAX_COLS; i++)
-            x[i] = random_float(&seed) + shift;
+        for (int i = 0; i < MAX_COLS; i++) x[i] = random_float(&seed) + shift;
         mf__affine_encode_row(x, MAX_COLS, bits, group, MF_TYPE_F32, codes, scales, biases);
         for (int64_t k = 0; k < MAX_COLS / group; k++)
             check_group(x + k * group, bits, group, codes, k * group, scales[k], biases[k]);
@@ -299,8 +292,7 @@ static void encode_is_near(void **state) {
     EACH(b, all_bits) {
         float x[64], y[64], scale, bias;
         uint8_t codes[64];
-        for (int i = 0; i < 64; i++)
-            x[i] = random_float(&seed);
+        for (int i = 0; i < 64; i++) x[i] = random_float(&seed);
         x[10] = 0;
         x[20] = -1.5f;
         mf__affine_encode_row(x, 64, all_bits[b], 64, MF_TYPE_F32, codes, &scale, &bias);
@@ -319,12 +311,10 @@ static void encode_ties_to_even(void **state) {
     /* range 0 ... -15 with 4 bits: step 1 from -15; -15 + k + 0.5 lies between codes k and k + 1 */
     float x[32] = {-15.0f, 0.0f}, scale, bias;
     uint8_t codes[16];
-    for (int k = 0; k < 15; k++)
-        x[2 + k] = -15.0f + (float)k + 0.5f;
+    for (int k = 0; k < 15; k++) x[2 + k] = -15.0f + (float)k + 0.5f;
     mf__affine_encode_row(x, 32, 4, 32, MF_TYPE_F32, codes, &scale, &bias);
     assert_true(scale == 1.0f && bias == -15.0f);
-    for (int k = 0; k < 15; k++)
-        assert_int_equal(code_at(codes, 4, 2 + k), k & 1 ? k + 1 : k);
+    for (int k = 0; k < 15; k++) assert_int_equal(code_at(codes, 4, 2 + k), k & 1 ? k + 1 : k);
 }
 
 static void encode_degenerate(void **state) {
@@ -333,19 +323,16 @@ static void encode_degenerate(void **state) {
     uint8_t codes[32];
     static const float constants[] = {0.0f, -0.0f, 1.0f, -3.25f, 1e-9f, 1e30f};
     EACH(c, constants) {
-        for (int i = 0; i < 32; i++)
-            x[i] = constants[c];
+        for (int i = 0; i < 32; i++) x[i] = constants[c];
         mf__affine_encode_row(x, 32, 8, 32, MF_TYPE_F32, codes, &scale, &bias);
         mf__affine_decode_row(codes, &scale, &bias, MF_TYPE_F32, 32, 8, 32, y);
-        for (int i = 0; i < 32; i++)
-            assert_true(fabsf(y[i] - x[i]) <= 1e-7f * fmaxf(1, fabsf(x[i])));
+        for (int i = 0; i < 32; i++) assert_true(fabsf(y[i] - x[i]) <= 1e-7f * fmaxf(1, fabsf(x[i])));
     }
     /* not numbers: no trap, codes stay in range by construction */
     static const float odd[] = {NAN, INFINITY, -INFINITY};
     EACH(c, odd) {
         EACH(b, all_bits) {
-            for (int i = 0; i < 32; i++)
-                x[i] = (float)i;
+            for (int i = 0; i < 32; i++) x[i] = (float)i;
             x[c + 3] = odd[c];
             mf__affine_encode_row(x, 32, all_bits[b], 32, MF_TYPE_F32, codes, &scale, &bias);
         }

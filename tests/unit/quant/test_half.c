@@ -46,8 +46,7 @@ static void decode_all(void **state) {
         assert_same(mf__bf16_to_f32((uint16_t)c), value_of(c, 8, 7, false), c);
         assert_same(mf__f16_to_f32((uint16_t)c), value_of(c, 5, 10, false), c);
     }
-    for (unsigned c = 0; c < 256; c++)
-        assert_same(mf__f8_e4m3_to_f32((uint8_t)c), value_of(c, 4, 3, true), c);
+    for (unsigned c = 0; c < 256; c++) assert_same(mf__f8_e4m3_to_f32((uint8_t)c), value_of(c, 4, 3, true), c);
     assert_true(mf__f8_e4m3_to_f32(0x7e) == 448.0f);
 }
 

@@ -33,8 +33,7 @@ static void names(void **state) {
     }
     mf__type untouched = MF_TYPE_I8;
     static const char *const unknown[] = {"", "AFFINE", "f32", "F32 ", "F8_E8M0", "COUNT"};
-    for (size_t i = 0; i < MF__COUNT(unknown); i++)
-        assert_false(mf__type_parse(unknown[i], &untouched));
+    for (size_t i = 0; i < MF__COUNT(unknown); i++) assert_false(mf__type_parse(unknown[i], &untouched));
     assert_int_equal(untouched, MF_TYPE_I8);
     assert_string_equal(mf__type_name((mf__type)1000), "?");
 }
@@ -100,8 +99,7 @@ static void affine_planes(void **state) {
     uint16_t scales[PLANES * ROWS * COLS / GROUP], biases[PLANES * ROWS * COLS / GROUP];
     for (int r = 0; r < PLANES * ROWS; r++) {
         float x[COLS];
-        for (int i = 0; i < COLS; i++)
-            x[i] = (float)(r + 1) * (float)(i % 32) / 31.0f;
+        for (int i = 0; i < COLS; i++) x[i] = (float)(r + 1) * (float)(i % 32) / 31.0f;
         mf__affine_encode_row(x, COLS, BITS, GROUP, MF_TYPE_F16, codes + r * COLS * BITS / 8, scales + r * COLS / GROUP,
                               biases + r * COLS / GROUP);
     }

@@ -186,7 +186,9 @@ enum { CHILD_OK = 0, CHILD_SKIP = 77, CHILD_FAIL = 1 };
 
 static bool put(const char *path, const char *text) {
     FILE *f = fopen(path, "w");
-    return f && (fputs(text, f) >= 0) & (fclose(f) == 0);
+    if (!f) return false;
+    bool written = fputs(text, f) >= 0;
+    return fclose(f) == 0 && written;
 }
 
 /* A mount namespace of its own; without privileges, inside a user namespace where we are root. */
