@@ -317,6 +317,16 @@ static void encode_ties_to_even(void **state) {
     for (int k = 0; k < 15; k++) assert_int_equal(code_at(codes, 4, 2 + k), k & 1 ? k + 1 : k);
 }
 
+/* Both ends equally far from zero: the upper one is the edge. */
+static void encode_symmetric(void **state) {
+    (void)state;
+    float x[32] = {-7.5f, 7.5f, 7.0f}, scale, bias;
+    uint8_t codes[16];
+    mf__affine_encode_row(x, 32, 4, 32, MF_TYPE_F32, codes, &scale, &bias);
+    assert_true(bias == 7.5f && scale < 0);
+    assert_int_equal(code_at(codes, 4, 1), 0);
+}
+
 static void encode_degenerate(void **state) {
     (void)state;
     float x[32], y[32], scale, bias;
@@ -352,7 +362,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(foreign_groups),      cmocka_unit_test(bit_order),         cmocka_unit_test(decode_everything),
         cmocka_unit_test(decode_rounds_twice), cmocka_unit_test(encode_everything), cmocka_unit_test(encode_is_near),
-        cmocka_unit_test(encode_ties_to_even), cmocka_unit_test(encode_degenerate), cmocka_unit_test(allowed_values),
+        cmocka_unit_test(encode_ties_to_even), cmocka_unit_test(encode_symmetric),  cmocka_unit_test(encode_degenerate),
+        cmocka_unit_test(allowed_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
