@@ -10,11 +10,11 @@
 
 #include "app.h"
 #include "base/file.h"
+#include "documents.h"
 #include "options.h"
 #include "progress.h"
 #include "text/tokenizer.h"
 
-#define SEPARATOR "<|endoftext|>"
 #define LOGITS_FLOATS ((size_t)1 << 22) /* at most about this many logits at a time */
 #define MAX_ROWS 512
 
@@ -36,31 +36,6 @@ typedef struct eval_state {
     double nll;
     progress bar;
 } eval_state;
-
-/* ---- documents ------------------------------------------------------------------------------------------------- */
-
-/* The next document of text[*at .. size), without the line break before the separator; false at the end. */
-static bool next_document(const char *text, size_t size, size_t *at, const char **doc, size_t *doc_size) {
-    static const size_t n_sep = sizeof SEPARATOR - 1;
-    if (*at >= size) return false;
-    size_t start = *at, line = *at;
-    for (;;) {
-        const char *nl = memchr(text + line, '\n', size - line);
-        size_t end = nl ? (size_t)(nl - text) : size;
-        size_t n = end - line;
-        if (n && text[end - 1] == '\r') n--;
-        bool found = n == n_sep && !memcmp(text + line, SEPARATOR, n_sep);
-        if (found || !nl || end + 1 == size) {
-            size_t stop = found ? line : end;
-            *at = nl ? end + 1 : size;
-            if (found && stop > start) stop--;
-            *doc = text + start;
-            *doc_size = stop - start;
-            return true;
-        }
-        line = end + 1;
-    }
-}
 
 /* ---- scoring --------------------------------------------------------------------------------------------------- */
 
@@ -115,7 +90,7 @@ static mf_status one_document(eval_state *s, const char *text, size_t size, mf_e
 static mf_status all_documents(eval_state *s, const char *text, size_t size, mf_error *err) {
     const char *doc;
     size_t at = 0, doc_size;
-    while ((!s->opt->n_docs || s->n_docs < s->opt->n_docs) && next_document(text, size, &at, &doc, &doc_size)) {
+    while ((!s->opt->n_docs || s->n_docs < s->opt->n_docs) && document_next(text, size, &at, &doc, &doc_size)) {
         mf_status st = one_document(s, doc, doc_size, err);
         if (st != MF_OK) return mf__fail_prefix(err, st, "document %lld", (long long)s->n_docs + 1);
         progress_show(&s->bar, (int64_t)at, (int64_t)size);
