@@ -254,16 +254,14 @@ static mf_status put_experts(job *j, mf_error *err) {
 /* ---- the whole ----------------------------------------------------------------------------------------------------
  */
 
-static mf_status read_config(job *j, mf_error *err) {
+static mf_status read_config(job *j, mf__config *config, mf_error *err) {
     char *path = mf__path_join(j->src, "config.json");
-    mf__config config;
     if (!path) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
     mf_status st = MF_OK;
     if (!mf__path_exists(path))
         st = mf__fail(err, MF_E_NOT_FOUND, "%s is missing: %s does not look like a model checkpoint", path, j->src);
     if (st == MF_OK) st = mf__json_read(path, MAX_CONFIG_BYTES, &j->config_json, err);
-    if (st == MF_OK) st = mf__config_parse(j->config_json, path, &config, err);
-    if (st == MF_OK) st = mf__blueprint_build(&config, &j->bp, err);
+    if (st == MF_OK) st = mf__config_parse(j->config_json, path, config, err);
     free(path);
     return st;
 }
@@ -326,8 +324,11 @@ mf_status mf__convert(const char *src, const char *dst, const mf__convert_option
                         src);
     if (mf__path_exists(dst))
         return mf__fail(err, MF_E_EXISTS, "%s exists already; remove it or choose another name", dst);
-    mf_status st = read_config(&j, err);
+    mf__config config;
+    mf_status st = read_config(&j, &config, err);
     if (st == MF_OK) st = mf__safetensors_open(src, &j.cat, err);
+    if (st == MF_OK) mf__config_look(&config, j.cat);
+    if (st == MF_OK) st = mf__blueprint_build(&config, &j.bp, err);
     if (st == MF_OK) st = survey(&j, err);
     if (st == MF_OK) st = write_all(&j, dst, err);
     mf__native_writer_abort(j.writer);

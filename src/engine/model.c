@@ -135,6 +135,7 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     if (m->native.n_layers != config.n_layers)
         return mf__fail(err, MF_E_MISMATCH, "%s: config.json says %d layers, model_weights.json has tensors of %d", dir,
                         config.n_layers, m->native.n_layers);
+    mf__config_look(&config, m->native.catalog);
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(mf__model_bind(m, err));
     MF__TRY(open_store(m, err));

@@ -354,3 +354,45 @@ mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__sh
     op->p.moe.top_k = top_k;
     return (mf__residual){op->out[0] = add_buf(g, "combined", MF_PORT_NONE, cols, false)};
 }
+
+/* ---- latent attention ---------------------------------------------------------------------------------------------
+ */
+
+void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *b, const char *label) {
+    int32_t cols = cols_of(g, x.id);
+    if (n_first <= 0 || n_first >= cols) fail(g, "%s: the first %d of %d columns", label, n_first, cols);
+    mf__op *op = add_op(g, MF_OP_SPLIT, label);
+    op->in[0] = x.id;
+    op->p.cut.n_first = n_first;
+    *a = (mf__act){op->out[0] = add_buf(g, label, MF_PORT_NONE, n_first, false)};
+    *b = (mf__act){op->out[1] = add_buf(g, label, MF_PORT_NONE, cols - n_first, false)};
+}
+
+mf__act mf__g_mla_attention(mf__graph *g, mf__act q, mf__w kv_b_or_uk, mf__w w_uv, mf__op_params p) {
+    int64_t heads = p.mla.n_heads, latent = p.mla.n_latent;
+    if (p.mla.n_heads < 1 || p.mla.n_latent < 1 || p.mla.n_nope < 1 || p.mla.n_rope < 1 || p.mla.v_dim < 1)
+        fail(g, "mla_attention: %d heads of %d + %d and %d channels over a latent of %d", p.mla.n_heads, p.mla.n_nope,
+             p.mla.n_rope, p.mla.v_dim, p.mla.n_latent);
+    want_cols(g, "mla_attention", q.id, heads * (p.mla.n_nope + p.mla.n_rope));
+    if (w_uv.id < 0) {
+        want_weight(g, "mla_attention", kv_b_or_uk, heads * (p.mla.n_nope + p.mla.v_dim), latent);
+    } else {
+        want_weight(g, "mla_attention", kv_b_or_uk, heads * latent, p.mla.n_nope);
+        want_weight(g, "mla_attention", w_uv, heads * p.mla.v_dim, latent);
+    }
+    mf__op *op = add_op(g, MF_OP_MLA_ATTENTION, "mla_attention");
+    op->in[0] = q.id;
+    op->w[0] = kv_b_or_uk.id;
+    op->w[1] = w_uv.id;
+    op->p = p;
+    return (mf__act){op->out[0] = add_buf(g, "attn_out", MF_PORT_NONE, p.mla.n_heads * p.mla.v_dim, false)};
+}
+
+mf__mla_form mf__mla_choose(const mf__op_params *p, int64_t pos, int32_t n_rows) {
+    double expand = (double)(p->mla.n_nope + p->mla.v_dim) * p->mla.n_latent;
+    double pairs = (double)n_rows * (double)pos + 0.5 * n_rows * (n_rows + 1.0);
+    double absorbed = n_rows * expand + pairs * (2.0 * p->mla.n_latent + p->mla.n_rope);
+    double unabsorbed = ((double)pos + n_rows) * expand + pairs * (p->mla.n_nope + p->mla.n_rope + p->mla.v_dim);
+    if (p->mla.form != MF_MLA_BY_COST) return p->mla.form;
+    return absorbed <= unabsorbed ? MF_MLA_ABSORBED : MF_MLA_UNABSORBED;
+}

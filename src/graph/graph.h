@@ -128,6 +128,16 @@ mf_status mf__graph_finish(mf__graph *g, mf_error *err);
 int64_t mf__graph_scratch_bytes(const mf__graph *g, int32_t n_rows);
 void mf__graph_place(const mf__graph *g, int32_t n_rows, void *scratch, void **addr);
 
+/* The cheaper form of MLA_ATTENTION, counted in multiply-adds, for n_rows rows that follow pos cached ones. Per head:
+ *
+ *   absorbed     n_rows (n_nope + v_dim) n_latent  +  pairs (2 n_latent + n_rope)
+ *   unabsorbed   (pos + n_rows) (n_nope + v_dim) n_latent  +  pairs (n_nope + n_rope + v_dim)
+ *
+ * where pairs counts (row, cached row it sees). A token at a time is absorbed; long prompts are not. It stands here,
+ * not in the graph, because a graph is built once for all lengths, and not in a backend, because the counts are the
+ * op's; a backend whose multiply-adds do not all cost the same may choose otherwise. Never returns MF_MLA_BY_COST. */
+mf__mla_form mf__mla_choose(const mf__op_params *p, int64_t pos, int32_t n_rows);
+
 /* One line per op: number, name, label, inputs -> outputs. malloc'd; NULL when out of memory. */
 char *mf__graph_dump(const mf__graph *g);
 
@@ -158,6 +168,10 @@ void mf__g_split_q_gate(mf__graph *g, mf__act u, int32_t n_heads, int32_t head_d
 void mf__g_rope(mf__graph *g, mf__act x, mf__w inv_freq, mf__op_params p, const char *label); /* in place */
 void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v);
 mf__act mf__g_attention(mf__graph *g, mf__act q, mf__op_params p);
+void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *b, const char *label);
+/* Weights: either kv_b [heads][n_nope rows of W_UK | v_dim rows of W_UV][n_latent] alone, or both: w_uk transposed,
+ * [heads][n_latent][n_nope], and w_uv [heads][v_dim][n_latent]. */
+mf__act mf__g_mla_attention(mf__graph *g, mf__act q, mf__w kv_b_or_uk, mf__w w_uv, mf__op_params p);
 void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate); /* in place */
 mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel);
 void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p); /* in place */

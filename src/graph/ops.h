@@ -17,6 +17,8 @@
     X(ROPE, "rope", "x -> x: rotates pairs of channels by position * inv_freq")                                        \
     X(KV_APPEND, "kv_append", "k, v -> state: rows at the segment's positions")                                        \
     X(ATTENTION, "attention", "q, state -> o: causal softmax attention over the cached rows")                          \
+    X(SPLIT, "split", "x -> a, b: the first columns of each row, and the rest")                                        \
+    X(MLA_ATTENTION, "mla_attention", "q, state -> o: attention over cached latents, expanded by W_UK and W_UV")       \
     X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate)")                                                 \
     X(CONV1D, "conv1d", "x, state -> y, state: causal depthwise convolution, then silu")                               \
     X(QK_NORM, "qk_norm", "y -> y: l2-normalises the q and k heads at its front; q also / sqrt(dim)")                  \
@@ -44,6 +46,13 @@ typedef enum mf__route_kind {
     MF_ROUTE_TOPK_SOFTMAX, /* the k largest logits, softmax over those */
 } mf__route_kind;
 
+/* Two ways to the same MLA_ATTENTION; see mf__mla_choose. */
+typedef enum mf__mla_form {
+    MF_MLA_BY_COST,   /* whichever is cheaper for the segment at hand */
+    MF_MLA_ABSORBED,  /* queries go down to the latent: nothing is expanded, each cached row costs more */
+    MF_MLA_UNABSORBED /* cached latents are expanded to keys and values, which all rows of the segment then share */
+} mf__mla_form;
+
 #define MF_MAX_TOPK 16
 
 /* What does not change from run to run. */
@@ -65,6 +74,14 @@ typedef union mf__op_params {
         int32_t n_heads, n_kv_heads, head_dim;
         float scale;
     } attn;
+    struct {
+        int32_t n_first;
+    } cut; /* SPLIT */
+    struct {
+        int32_t n_heads, n_latent, n_nope, n_rope, v_dim; /* a query head is [n_nope | n_rope] */
+        float scale;
+        mf__mla_form form;
+    } mla; /* the state's K rows are latents [n_latent], its V rows the rotated [n_rope] that all heads share */
     struct {
         int32_t n_channels, n_kernel;
     } conv;

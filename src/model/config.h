@@ -40,7 +40,21 @@ typedef struct mf__config {
         int32_t n_experts, top_k, n_inner;
         int32_t n_shared_inner; /* width of the shared expert; 0: none */
         bool renorm;
+        int32_t n_groups, top_groups; /* sigmoid routers: experts lie in groups; 1, 1 for none */
+        float route_scale;            /* of the shares */
+        bool shared_plain;            /* "shared_experts", added as it is; else "shared_expert" behind a gate */
     } moe;
+
+    struct {
+        int32_t n_layers, n_inner; /* the first layers have a plain feed-forward of this width */
+    } dense;
+
+    struct {
+        int32_t n_q_rank; /* queries come from a latent of this width; 0: straight from x */
+        int32_t n_latent, n_nope, n_rope, v_dim;
+        bool half_split; /* rope pairs (i, i + n_rope/2) */
+        bool split_up;   /* kv_b is stored as embed_q and unembed_out: told by the tensors, see mf__config_look */
+    } mla;
 
     int32_t n_eos, eos[MF_MAX_EOS];
 } mf__config;

@@ -3,13 +3,17 @@
 
 #include "model/family.h"
 
-const mf__family *const mf__families[] = {&mf__qwen3_5_moe, NULL};
+const mf__family *const mf__families[] = {&mf__qwen3_5_moe, &mf__deepseek_v3, NULL};
 
 const mf__family *mf__family_find(const char *model_type) {
     for (int i = 0; mf__families[i]; i++)
         for (int k = 0; mf__families[i]->model_types[k]; k++)
             if (!strcmp(mf__families[i]->model_types[k], model_type)) return mf__families[i];
     return NULL;
+}
+
+void mf__config_look(mf__config *config, const mf__catalog *cat) {
+    if (config->family->look) config->family->look(config, cat);
 }
 
 mf_status mf__blueprint_build(const mf__config *config, mf__blueprint *out, mf_error *err) {

@@ -5,6 +5,7 @@
 
 #include "graph/graph.h"
 #include "model/config.h"
+#include "weights/catalog.h"
 
 /* One kind of layer: what all layers with the same mixer and the same feed-forward share.
  *
@@ -44,6 +45,8 @@ struct mf__family {
     const char *const *zero_centred_norms;
     const char *raw_witness;
     mf__mixer raw_mixer;
+    /* What the config leaves open and only the tensors tell. NULL: nothing. */
+    void (*look)(mf__config *config, const mf__catalog *cat);
 };
 
 extern const mf__family *const mf__families[];             /* NULL ends */
@@ -54,6 +57,9 @@ mf_status mf__blueprint_build(const mf__config *config, mf__blueprint *out, mf_e
 void mf__blueprint_free(mf__blueprint *bp);
 void mf__layer_graphs(const mf__layer_kind *kind, const mf__graph *out[MF_LAYER_GRAPHS]); /* NULL where absent */
 
-extern const mf__family mf__qwen3_5_moe;
+/* Between the two: lets the family see the tensors, of a checkpoint or of a native directory. */
+void mf__config_look(mf__config *config, const mf__catalog *cat);
+
+extern const mf__family mf__qwen3_5_moe, mf__deepseek_v3;
 
 #endif

@@ -29,6 +29,11 @@ static const mf__entry *find(const mf__catalog *cat, const char *canonical, char
     return NULL;
 }
 
+bool mf__import_has(const mf__catalog *cat, const char *name) {
+    char spelt[MAX_NAME];
+    return find(cat, name, spelt) != NULL;
+}
+
 mf_status mf__import_open(const mf__catalog *cat, const mf__blueprint *bp, mf__import *out, mf_error *err) {
     const mf__config *c = &bp->config;
     *out = (mf__import){.cat = cat, .bp = bp};

@@ -15,6 +15,9 @@ typedef struct mf__import {
     bool raw_norms; /* this checkpoint stores the family's zero-centred norms as w - 1 */
 } mf__import;
 
+/* Whether a checkpoint (or a native directory) has a tensor with that canonical name, in any spelling. */
+bool mf__import_has(const mf__catalog *cat, const char *name);
+
 mf_status mf__import_open(const mf__catalog *cat, const mf__blueprint *bp, mf__import *out, mf_error *err);
 
 /* The trunk tensor with that canonical name and shape. *add_one: its values are to be used as 1 + w. */

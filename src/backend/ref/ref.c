@@ -22,6 +22,8 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_ROPE] = mf__ref_rope,
     [MF_OP_KV_APPEND] = mf__ref_kv_append,
     [MF_OP_ATTENTION] = mf__ref_attention,
+    [MF_OP_SPLIT] = mf__ref_split,
+    [MF_OP_MLA_ATTENTION] = mf__ref_mla_attention,
     [MF_OP_SIGMOID_GATE] = mf__ref_sigmoid_gate,
     [MF_OP_CONV1D] = mf__ref_conv1d,
     [MF_OP_QK_NORM] = mf__ref_qk_norm,
@@ -79,9 +81,10 @@ static bool ref_supports(const mf__backend *be, const mf__op *op) {
     return (unsigned)op->kind < MF_OP_COUNT && OPS[op->kind];
 }
 
-static int64_t op_scratch_floats(const mf__graph *g, const mf__op *op) {
+static int64_t op_scratch_floats(const mf__graph *g, const mf__op *op, int32_t n_rows) {
     switch (op->kind) {
     case MF_OP_MATMUL: return mf__ref_matmul_scratch(g, op);
+    case MF_OP_MLA_ATTENTION: return mf__ref_mla_scratch(op, n_rows);
     case MF_OP_ROUTE: return mf__ref_route_scratch(op);
     case MF_OP_EXPERTS: return mf__ref_experts_scratch(g, op);
     default: return 0;
@@ -89,10 +92,9 @@ static int64_t op_scratch_floats(const mf__graph *g, const mf__op *op) {
 }
 
 static int64_t ref_scratch(const mf__backend *be, const mf__graph *g, int32_t n_rows) {
-    (void)n_rows;
     int64_t most = 0;
     for (int i = 0; i < g->n_ops; i++) {
-        int64_t floats = op_scratch_floats(g, &g->ops[i]);
+        int64_t floats = op_scratch_floats(g, &g->ops[i], n_rows);
         if (floats > most) most = floats;
     }
     return most * (int64_t)sizeof(float) * mf__pool_threads(((const ref_backend *)be)->pool);
@@ -114,7 +116,7 @@ static mf_status ref_submit(mf__backend *be, const mf__graph *g, const mf__bindi
     int64_t per_thread = ref->scratch_bytes / (int64_t)sizeof(float) / mf__pool_threads(ref->pool);
     *out = 0;
     for (int i = 0; i < g->n_ops; i++) {
-        if (op_scratch_floats(g, &g->ops[i]) > per_thread)
+        if (op_scratch_floats(g, &g->ops[i], b->n_rows) > per_thread)
             return mf__fail(err, MF_E_INTERNAL, "op %s of graph %s needs scratch that was not reserved",
                             g->ops[i].label, g->name);
         mf__ref_run run = {

@@ -53,6 +53,8 @@ void mf__ref_split_q_gate(const mf__ref_run *r);
 void mf__ref_rope(const mf__ref_run *r);
 void mf__ref_kv_append(const mf__ref_run *r);
 void mf__ref_attention(const mf__ref_run *r);
+void mf__ref_split(const mf__ref_run *r);
+void mf__ref_mla_attention(const mf__ref_run *r);
 void mf__ref_sigmoid_gate(const mf__ref_run *r);
 void mf__ref_conv1d(const mf__ref_run *r);
 void mf__ref_qk_norm(const mf__ref_run *r);
@@ -68,6 +70,7 @@ void mf__ref_combine(const mf__ref_run *r);
 /* Floats of scratch that one thread of an op needs. */
 int64_t mf__ref_matmul_scratch(const mf__graph *g, const mf__op *op);
 int64_t mf__ref_route_scratch(const mf__op *op);
+int64_t mf__ref_mla_scratch(const mf__op *op, int32_t n_rows);
 int64_t mf__ref_experts_scratch(const mf__graph *g, const mf__op *op);
 
 #endif
