@@ -137,6 +137,8 @@ void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, 
         choose_scale(x, group, bits, &scale, &bias);
         store_scale(scales, scale_type, g, scale);
         store_scale(biases, scale_type, g, bias);
+        scale = load_scale(scales, scale_type, g); /* what a reader will multiply with: the codes are nearest to that */
+        bias = load_scale(biases, scale_type, g);
         for (int i = 0; i < group; i += PACK, p += bits) {
             uint64_t word = 0;
             for (int k = 0; k < PACK; k++) word |= code_of(x[i + k], scale, bias, max_code) << (bits * k);

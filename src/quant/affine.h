@@ -11,8 +11,8 @@
 bool mf__affine_bits_ok(int bits);   /* 2 3 4 5 6 8 */
 bool mf__affine_group_ok(int group); /* 32 64 128 */
 
-/* Encodes one row of n_cols (a multiple of group) floats as MLX's quantizer does: codes from the f32 scale and bias,
- * which are then rounded to scale_type (BF16, F16 or F32). */
+/* Encodes one row of n_cols (a multiple of group) floats. Scale and bias are chosen as MLX does, rounded to scale_type
+ * (BF16, F16 or F32), and the codes are the nearest for those rounded values. */
 void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *codes,
                            void *scales, void *biases);
 
