@@ -155,6 +155,12 @@ mf_status mf_eval_prompt(mf_session *session, const int32_t *tokens, size_t n, i
 mf_status mf_eval_token(mf_session *session, int32_t token, int64_t pos, float *logits, size_t logits_len,
                         mf_error *err);
 
+/* One token for each of n sessions of the same model (1 to 64, all different), in one pass: an expert that several want
+ * is read once. logits receives n rows. The results are those of n calls of mf_eval_token; on an error no session has
+ * changed. The first session's probe and cancel are asked. */
+mf_status mf_eval_batch(mf_session *const *sessions, const int32_t *tokens, int n, float *logits, size_t logits_len,
+                        mf_error *err);
+
 void mf_memory_clear(mf_session *session);           /* as freshly created */
 int64_t mf_memory_length(const mf_session *session); /* tokens held; 0 when empty */
 

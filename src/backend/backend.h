@@ -66,6 +66,8 @@ struct mf__backend {
     mf_status (*upload)(mf__backend *be, void *to, const void *from_host, int64_t bytes, mf_error *err);
     mf_status (*download)(mf__backend *be, void *to_host, const void *from, int64_t bytes, mf_error *err);
     mf_status (*zero)(mf__backend *be, void *mem, int64_t bytes, mf_error *err);
+    /* Between two places of its memory that do not overlap. Optional: NULL where memcpy does it. */
+    mf_status (*copy)(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err);
 
     /* Optional (NULL: the host's memory will do). Turns a host tensor into one that graphs can read; owned by the
      * backend until it is freed. */

@@ -15,6 +15,32 @@
 /* The tensors of one graph in one layer, in the order of graph->weights. */
 typedef mf__tensor *mf__weight_set;
 
+/* Rows of a KV block: what a page holds of one layer. */
+#define MF_KV_BLOCK 256
+/* Rows of logits computed at a time. */
+#define MF_TAIL_ROWS 8
+/* Sessions evaluated in one pass. */
+#define MF_MAX_BATCH 64
+
+/* Where evaluation happens: one per model, used under its lock, as large as the largest chunk of its sessions. */
+typedef struct mf__workspace {
+    int32_t n_rows; /* capacity; 0: not made yet */
+    void *ports[MF_PORT_COUNT];
+    int32_t port_cols[MF_PORT_COUNT];
+    void *scratch;     /* coloured buffers of whichever graph runs */
+    float *probe_rows; /* host copy for probes */
+    /* host side of an expert turn */
+    int32_t *route_ids; /* [n_rows][top_k] */
+    bool *is_wanted;    /* [n_experts] */
+    int32_t *wanted;    /* [n_experts] distinct ids of this chunk */
+    int32_t *ready;     /* [n_experts] */
+    const void **ready_blobs;
+    const void **bank; /* [n_experts] */
+    /* one per sequence in the pass */
+    mf__segment segs[MF_MAX_BATCH];
+    mf__layer_state states[MF_MAX_BATCH];
+} mf__workspace;
+
 struct mf_model {
     mf_model_info info;
     mf_log_sink log;
@@ -27,57 +53,85 @@ struct mf_model {
     mf__store *store;
     mf__weight_set embed, tail;
     mf__weight_set (*layers)[MF_LAYER_GRAPHS]; /* [n_layers] */
-    pthread_mutex_t lock;                      /* held while a session evaluates: backend, pool and store are one */
+    int64_t *conv_off, *delta_off;             /* [n_layers] floats into a session's recurrent state */
+    int64_t recurrent_floats;                  /* of one session */
+    mf__workspace ws;
+    pthread_mutex_t lock; /* held while anything evaluates, and while pages change hands */
     bool lock_made;
 };
 
 /* engine/bind.c: finds every tensor the blueprint wants, checks shapes, widens vectors. */
 mf_status mf__model_bind(mf_model *m, mf_error *err);
 
-/* Rows of a KV block. A block belongs to one layer. */
-#define MF_KV_BLOCK 256
+/* ---- state ---------------------------------------------------------------------------------------------------------
+ *
+ * KV lives in pages of MF_KV_BLOCK positions, each with a block per layer that keeps KV. Pages are shared between
+ * sessions and frozen states and counted; a session writes only into pages that it alone holds (mf__session_make_room
+ * copies the others first).
+ *
+ * Recurrent state is one run of floats, kept twice: half `now` is what the sequence has; the other receives what a call
+ * computes, and they trade places when the whole call has succeeded. */
 
-/* Rows of logits computed at a time. */
-#define MF_TAIL_ROWS 8
+typedef struct mf__page {
+    int refs;
+    void *mem[]; /* [n_layers]: [MF_KV_BLOCK][k_cols] then [MF_KV_BLOCK][v_cols]; NULL where a layer keeps no KV */
+} mf__page;
 
-/* The state of one layer of one session. Recurrent state is kept twice: `now` is what the sequence has, the other half
- * receives what a call computes, and they trade places when the whole call has succeeded. */
-typedef struct mf__layer_memory {
-    void **blocks; /* [n_blocks of session capacity] */
-    float *conv[2], *delta[2];
-} mf__layer_memory;
+/* A state that nobody changes: what checkpoints, forks and the prompt cache hold. */
+typedef struct mf__frozen {
+    int64_t length;
+    int32_t *tokens; /* [length] */
+    int32_t n_pages;
+    mf__page **pages;
+    float *recurrent; /* backend memory; NULL when the model has none */
+} mf__frozen;
 
 struct mf_session {
     mf_model *model;
     mf_session_options opt;
-    int64_t length;   /* tokens held */
-    int32_t n_blocks; /* KV blocks that exist in every layer that keeps KV */
-    int now;          /* which half of the recurrent state is current */
-    mf__layer_memory *layers;
-    mf__layer_state state; /* of the layer being evaluated */
-
-    void *ports[MF_PORT_COUNT];
-    int32_t port_cols[MF_PORT_COUNT];
-    void *scratch;     /* coloured buffers of whichever graph runs */
-    float *probe_rows; /* host copy for probes; NULL without one */
-
-    /* expert turn: host copies */
-    int32_t *route_ids; /* [n_chunk][top_k] */
-    int32_t *wanted;    /* [n_experts] distinct ids of this chunk */
-    bool *is_wanted;    /* [n_experts] */
-    int32_t *ready;     /* [n_experts] */
-    const void **ready_blobs;
-    const void **bank; /* [n_experts] */
+    int64_t length;  /* tokens held */
+    int32_t *tokens; /* [n_ctx], the first `length` are valid */
+    int32_t n_pages;
+    mf__page **pages; /* [capacity for n_ctx] */
+    void ***blocks;   /* [n_layers][capacity]: the pages' memory, as backends want it */
+    float *recurrent[2];
+    int now; /* which half is current */
 };
 
-/* engine/memory.c. start: a sequence that holds nothing begins with zeroed state. */
-mf_status mf__session_start(mf_session *s, mf_error *err);
-mf_status mf__session_grow(mf_session *s, int64_t n_tokens, mf_error *err); /* KV blocks for that many positions */
-void mf__session_bind_state(mf_session *s, int layer, bool fresh); /* fresh: reads the current half, writes the other */
+/* engine/memory.c */
+int64_t mf__page_bytes(const mf_model *m, int layer); /* of one block of that layer; 0: none */
+void mf__page_release(mf_model *m, mf__page *page);   /* under lock */
+mf_status mf__page_create(mf_model *m, mf__page **out, mf_error *err);
+mf_status mf__backend_copy(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err);
+/* Room for positions up to n_tokens, with the pages from `length` on owned by this session alone; zeroed recurrent
+ * state when the sequence is empty. Under lock. */
+mf_status mf__session_make_room(mf_session *s, int64_t n_tokens, mf_error *err);
+void mf__session_set_page(mf_session *s, int32_t i, mf__page *page); /* keeps blocks in step; does not count */
+/* fresh: reads the current half of the recurrent state; else goes on in the other. Always writes the other. */
+void mf__session_bind_state(mf_session *s, int layer, bool fresh, mf__layer_state *out);
+void mf__session_commit(mf_session *s, const int32_t *tokens, int64_t n);
 
-/* engine/forward.c: one chunk through the model. logits: the rows of the last n_logits tokens, or none. */
-mf_status mf__forward_chunk(mf_session *s, const int32_t *tokens, int32_t n, int64_t pos, bool fresh, float *logits,
-                            int32_t n_logits, mf_error *err);
-mf_status mf__forward_layer(mf_session *s, int layer, int32_t n, int64_t pos, bool fresh, mf_error *err);
+/* engine/freeze.c */
+mf_status mf__freeze(mf_session *s, mf__frozen **out, mf_error *err);             /* under lock */
+mf_status mf__thaw(mf_session *s, const mf__frozen *f, int64_t n, mf_error *err); /* the first n tokens; under lock */
+void mf__frozen_free(mf_model *m, mf__frozen *f);                                 /* under lock; NULL is fine */
+
+/* engine/workspace.c */
+mf_status mf__workspace_reserve(mf_model *m, int32_t n_rows, mf_error *err); /* under lock */
+void mf__workspace_free(mf_model *m);
+
+/* engine/forward.c: one pass over the rows of one or several sequences. */
+typedef struct mf__pass {
+    mf_session *const *sessions; /* [n]; the first one's probe and cancel are asked */
+    const int32_t *n_tokens;     /* [n] rows of each */
+    const int64_t *pos;          /* [n] position of each first row */
+    int n;
+    int32_t n_rows; /* in all */
+    bool fresh;
+} mf__pass;
+
+/* logits: the rows of the last n_logits tokens, or none. */
+mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, int32_t n_logits, mf_error *err);
+mf_status mf__forward_layer(const mf__pass *pass, int layer, mf_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* A session's memory: created once for the largest chunk; KV grows in blocks before a call starts, never inside it. */
+/* A session's memory: recurrent state in two halves, KV in shared, counted pages. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,94 +11,90 @@ void mf_session_options_init(mf_session_options *opt) {
     memset(opt, 0, sizeof *opt);
 }
 
-static const mf__layer_kind *kind_of(const mf_session *s, int layer) {
-    return &s->model->bp.kinds[s->model->bp.kind_of[layer]];
+static const mf__layer_kind *kind_of(const mf_model *m, int layer) {
+    return &m->bp.kinds[m->bp.kind_of[layer]];
 }
 
-static mf_status be_alloc(mf_session *s, int64_t bytes, void *out, mf_error *err) {
-    void *mem = NULL;
-    mf_status st = bytes ? s->model->be->alloc(s->model->be, bytes, &mem, err) : MF_OK;
-    memcpy(out, &mem, sizeof mem);
-    return st;
+mf_status mf__backend_copy(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err) {
+    if (be->copy) return be->copy(be, to, from, bytes, err);
+    if (bytes) memcpy(to, from, (size_t)bytes);
+    return MF_OK;
 }
 
-/* ---- creation -----------------------------------------------------------------------------------------------------
+/* ---- pages --------------------------------------------------------------------------------------------------------
  */
 
-typedef struct needs {
-    int32_t port_cols[MF_PORT_COUNT], port_rows[MF_PORT_COUNT];
-    int64_t scratch, be_scratch;
-} needs;
-
-static void add_graph(const mf_session *s, const mf__graph *g, int32_t n_rows, needs *need) {
-    const mf__backend *be = s->model->be;
-    if (!g) return;
-    int64_t scratch = mf__graph_scratch_bytes(g, n_rows), be_scratch = be->scratch ? be->scratch(be, g, n_rows) : 0;
-    if (scratch > need->scratch) need->scratch = scratch;
-    if (be_scratch > need->be_scratch) need->be_scratch = be_scratch;
-    for (int b = 0; b < g->n_bufs; b++) {
-        mf__port port = g->bufs[b].port;
-        if (port == MF_PORT_NONE) continue;
-        if (g->bufs[b].cols > need->port_cols[port]) need->port_cols[port] = g->bufs[b].cols;
-        if (n_rows > need->port_rows[port]) need->port_rows[port] = n_rows;
-    }
+int64_t mf__page_bytes(const mf_model *m, int layer) {
+    const mf__layer_kind *k = kind_of(m, layer);
+    return (int64_t)MF_KV_BLOCK * (k->k_cols + k->v_cols) * (int64_t)sizeof(float);
 }
 
-static mf_status alloc_buffers(mf_session *s, mf_error *err) {
-    const mf__blueprint *bp = &s->model->bp;
-    needs need = {0};
-    add_graph(s, bp->embed, s->opt.n_chunk, &need);
-    add_graph(s, bp->tail, MF_TAIL_ROWS, &need);
-    for (int k = 0; k < bp->n_kinds; k++) {
-        const mf__graph *graphs[MF_LAYER_GRAPHS];
-        mf__layer_graphs(&bp->kinds[k], graphs);
-        for (int i = 0; i < MF_LAYER_GRAPHS; i++) add_graph(s, graphs[i], s->opt.n_chunk, &need);
-    }
-    for (int p = 0; p < MF_PORT_COUNT; p++) {
-        s->port_cols[p] = need.port_cols[p];
-        MF__TRY(be_alloc(s, (int64_t)need.port_cols[p] * need.port_rows[p] * 4, &s->ports[p], err));
-    }
-    MF__TRY(be_alloc(s, need.scratch, &s->scratch, err));
-    pthread_mutex_lock(&s->model->lock);
-    mf_status st = s->model->be->reserve ? s->model->be->reserve(s->model->be, need.be_scratch, err) : MF_OK;
-    pthread_mutex_unlock(&s->model->lock);
-    return st;
+void mf__page_release(mf_model *m, mf__page *page) {
+    if (!page || --page->refs > 0) return;
+    for (int l = 0; l < m->info.n_layers; l++)
+        if (page->mem[l]) m->be->release(m->be, page->mem[l]);
+    free(page);
 }
 
-static mf_status alloc_state(mf_session *s, mf_error *err) {
-    const mf__config *c = &s->model->bp.config;
-    size_t max_blocks = ((size_t)s->opt.n_ctx + MF_KV_BLOCK - 1) / MF_KV_BLOCK;
-    s->layers = calloc((size_t)c->n_layers, sizeof *s->layers);
-    if (!s->layers) return mf__fail(err, MF_E_NOMEM, "no memory for %d layers of state", c->n_layers);
-    for (int l = 0; l < c->n_layers; l++) {
-        const mf__layer_kind *k = kind_of(s, l);
-        mf__layer_memory *mem = &s->layers[l];
-        if (k->k_cols && !(mem->blocks = calloc(max_blocks, sizeof *mem->blocks)))
-            return mf__fail(err, MF_E_NOMEM, "no memory for a table of %zu KV blocks", max_blocks);
-        for (int half = 0; half < 2; half++) {
-            MF__TRY(be_alloc(s, k->conv_floats * 4, &mem->conv[half], err));
-            MF__TRY(be_alloc(s, k->delta_floats * 4, &mem->delta[half], err));
+mf_status mf__page_create(mf_model *m, mf__page **out, mf_error *err) {
+    mf__page *page = calloc(1, sizeof *page + (size_t)m->info.n_layers * sizeof page->mem[0]);
+    if (!page) return mf__fail(err, MF_E_NOMEM, "no memory for a KV page");
+    page->refs = 1;
+    for (int l = 0; l < m->info.n_layers; l++) {
+        int64_t bytes = mf__page_bytes(m, l);
+        mf_status st = bytes ? m->be->alloc(m->be, bytes, &page->mem[l], err) : MF_OK;
+        if (st != MF_OK) {
+            mf__page_release(m, page);
+            return st;
+        }
+    }
+    *out = page;
+    return MF_OK;
+}
+
+/* A page of one's own with the same rows. */
+static mf_status copy_page(mf_model *m, const mf__page *from, mf__page **out, mf_error *err) {
+    MF__TRY(mf__page_create(m, out, err));
+    for (int l = 0; l < m->info.n_layers; l++) {
+        int64_t bytes = mf__page_bytes(m, l);
+        mf_status st = bytes ? mf__backend_copy(m->be, (*out)->mem[l], from->mem[l], bytes, err) : MF_OK;
+        if (st != MF_OK) {
+            mf__page_release(m, *out);
+            return st;
         }
     }
     return MF_OK;
 }
 
-static mf_status alloc_host(mf_session *s, mf_error *err) {
-    const mf__config *c = &s->model->bp.config;
-    size_t experts = (size_t)c->moe.n_experts, pairs = (size_t)s->opt.n_chunk * (size_t)c->moe.top_k;
-    size_t row = (size_t)(c->n_hidden > MF_MAX_TOPK ? c->n_hidden : MF_MAX_TOPK);
-    s->route_ids = calloc(pairs, sizeof *s->route_ids);
-    s->wanted = calloc(experts, sizeof *s->wanted);
-    s->is_wanted = calloc(experts, sizeof *s->is_wanted);
-    s->ready = calloc(experts, sizeof *s->ready);
-    s->ready_blobs = calloc(experts, sizeof *s->ready_blobs);
-    s->bank = calloc(experts, sizeof *s->bank);
-    if (s->opt.probe.fn) s->probe_rows = calloc((size_t)s->opt.n_chunk * row, sizeof *s->probe_rows);
-    if (!s->route_ids || !s->wanted || !s->is_wanted || !s->ready || !s->ready_blobs || !s->bank ||
-        (s->opt.probe.fn && !s->probe_rows))
-        return mf__fail(err, MF_E_NOMEM, "no memory for a session");
+void mf__session_set_page(mf_session *s, int32_t i, mf__page *page) {
+    s->pages[i] = page;
+    for (int l = 0; l < s->model->info.n_layers; l++)
+        if (s->blocks[l]) s->blocks[l][i] = page ? page->mem[l] : NULL;
+}
+
+static mf_status own_page(mf_session *s, int32_t i, mf_error *err) {
+    mf__page *mine;
+    if (s->pages[i]->refs == 1) return MF_OK;
+    MF__TRY(copy_page(s->model, s->pages[i], &mine, err));
+    mf__page_release(s->model, s->pages[i]);
+    mf__session_set_page(s, i, mine);
     return MF_OK;
 }
+
+mf_status mf__session_make_room(mf_session *s, int64_t n_tokens, mf_error *err) {
+    mf__backend *be = s->model->be;
+    for (int32_t i = (int32_t)(s->length / MF_KV_BLOCK); i < s->n_pages; i++) MF__TRY(own_page(s, i, err));
+    while ((int64_t)s->n_pages * MF_KV_BLOCK < n_tokens) {
+        mf__page *page;
+        MF__TRY(mf__page_create(s->model, &page, err));
+        mf__session_set_page(s, s->n_pages++, page);
+    }
+    if (s->length || !s->model->recurrent_floats) return MF_OK;
+    return be->zero(be, s->recurrent[s->now], s->model->recurrent_floats * (int64_t)sizeof(float), err);
+}
+
+/* ---- sessions -----------------------------------------------------------------------------------------------------
+ */
 
 static mf_status check_options(mf_session *s, mf_error *err) {
     int32_t most = s->model->info.n_ctx;
@@ -112,11 +108,32 @@ static mf_status check_options(mf_session *s, mf_error *err) {
     return MF_OK;
 }
 
+/* Tables for the whole context; the pages themselves come with the tokens. */
+static mf_status alloc_tables(mf_session *s, mf_error *err) {
+    const mf_model *m = s->model;
+    size_t capacity = ((size_t)s->opt.n_ctx + MF_KV_BLOCK - 1) / MF_KV_BLOCK;
+    s->tokens = malloc((size_t)s->opt.n_ctx * sizeof *s->tokens);
+    s->pages = calloc(capacity, sizeof *s->pages);
+    s->blocks = calloc((size_t)m->info.n_layers, sizeof *s->blocks);
+    bool ok = s->tokens && s->pages && s->blocks;
+    for (int l = 0; ok && l < m->info.n_layers; l++)
+        if (kind_of(m, l)->k_cols) ok = (s->blocks[l] = calloc(capacity, sizeof **s->blocks)) != NULL;
+    return ok ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for a session of %d tokens", s->opt.n_ctx);
+}
+
 static mf_status create(mf_session *s, mf_error *err) {
+    mf_model *m = s->model;
     MF__TRY(check_options(s, err));
-    MF__TRY(alloc_buffers(s, err));
-    MF__TRY(alloc_state(s, err));
-    return alloc_host(s, err);
+    MF__TRY(alloc_tables(s, err));
+    for (int half = 0; half < 2 && m->recurrent_floats; half++) {
+        void *mem;
+        MF__TRY(m->be->alloc(m->be, m->recurrent_floats * (int64_t)sizeof(float), &mem, err));
+        s->recurrent[half] = mem;
+    }
+    pthread_mutex_lock(&m->lock);
+    mf_status st = mf__workspace_reserve(m, s->opt.n_chunk, err);
+    pthread_mutex_unlock(&m->lock);
+    return st;
 }
 
 mf_status mf_session_create(mf_model *model, const mf_session_options *opt, mf_session **out, mf_error *err) {
@@ -136,87 +153,46 @@ mf_status mf_session_create(mf_model *model, const mf_session_options *opt, mf_s
     return MF_OK;
 }
 
-static void free_layer(mf_session *s, mf__layer_memory *mem) {
-    mf__backend *be = s->model->be;
-    for (int32_t i = 0; mem->blocks && i < s->n_blocks; i++) be->release(be, mem->blocks[i]);
-    free(mem->blocks);
-    for (int half = 0; half < 2; half++) {
-        if (mem->conv[half]) be->release(be, mem->conv[half]);
-        if (mem->delta[half]) be->release(be, mem->delta[half]);
-    }
-}
-
 void mf_session_free(mf_session *s) {
     if (!s) return;
-    mf__backend *be = s->model->be;
-    for (int l = 0; s->layers && l < s->model->bp.config.n_layers; l++) free_layer(s, &s->layers[l]);
-    for (int p = 0; p < MF_PORT_COUNT; p++)
-        if (s->ports[p]) be->release(be, s->ports[p]);
-    if (s->scratch) be->release(be, s->scratch);
-    free(s->layers);
-    free(s->route_ids);
-    free(s->wanted);
-    free(s->is_wanted);
-    free(s->ready);
-    free(s->ready_blobs);
-    free(s->bank);
-    free(s->probe_rows);
+    mf_model *m = s->model;
+    pthread_mutex_lock(&m->lock);
+    for (int32_t i = 0; i < s->n_pages; i++) mf__page_release(m, s->pages[i]);
+    for (int half = 0; half < 2; half++)
+        if (s->recurrent[half]) m->be->release(m->be, s->recurrent[half]);
+    pthread_mutex_unlock(&m->lock);
+    for (int l = 0; s->blocks && l < m->info.n_layers; l++) free(s->blocks[l]);
+    free(s->blocks);
+    free(s->pages);
+    free(s->tokens);
     free(s);
 }
 
-/* ---- growth and state ---------------------------------------------------------------------------------------------
- */
-
-/* One more block in every layer that keeps KV, or in none. */
-static mf_status add_block(mf_session *s, mf_error *err) {
-    int n_layers = s->model->bp.config.n_layers;
-    for (int l = 0; l < n_layers; l++) {
-        const mf__layer_kind *k = kind_of(s, l);
-        if (!k->k_cols) continue;
-        int64_t bytes = (int64_t)MF_KV_BLOCK * (k->k_cols + k->v_cols) * (int64_t)sizeof(float);
-        mf_status st = be_alloc(s, bytes, &s->layers[l].blocks[s->n_blocks], err);
-        if (st == MF_OK) continue;
-        while (l-- > 0)
-            if (kind_of(s, l)->k_cols) s->model->be->release(s->model->be, s->layers[l].blocks[s->n_blocks]);
-        return st;
-    }
-    s->n_blocks++;
-    return MF_OK;
+void mf__session_bind_state(mf_session *s, int layer, bool fresh, mf__layer_state *out) {
+    const mf_model *m = s->model;
+    const mf__layer_kind *k = kind_of(m, layer);
+    const float *from = s->recurrent[fresh ? s->now : !s->now];
+    float *to = s->recurrent[!s->now];
+    *out = (mf__layer_state){.kv = {.blocks = s->blocks[layer],
+                                    .block_rows = MF_KV_BLOCK,
+                                    .k_cols = k->k_cols,
+                                    .v_cols = k->v_cols,
+                                    .type = MF_TYPE_F32}};
+    if (!to) return;
+    out->conv_in = from + m->conv_off[layer];
+    out->conv_out = to + m->conv_off[layer];
+    out->delta_in = from + m->delta_off[layer];
+    out->delta_out = to + m->delta_off[layer];
 }
 
-mf_status mf__session_grow(mf_session *s, int64_t n_tokens, mf_error *err) {
-    while ((int64_t)s->n_blocks * MF_KV_BLOCK < n_tokens) MF__TRY(add_block(s, err));
-    return MF_OK;
-}
-
-mf_status mf__session_start(mf_session *s, mf_error *err) {
-    mf__backend *be = s->model->be;
-    if (s->length) return MF_OK;
-    for (int l = 0; l < s->model->bp.config.n_layers; l++) {
-        const mf__layer_kind *k = kind_of(s, l);
-        if (k->conv_floats) MF__TRY(be->zero(be, s->layers[l].conv[s->now], k->conv_floats * 4, err));
-        if (k->delta_floats) MF__TRY(be->zero(be, s->layers[l].delta[s->now], k->delta_floats * 4, err));
-    }
-    return MF_OK;
-}
-
-void mf__session_bind_state(mf_session *s, int layer, bool fresh) {
-    const mf__layer_kind *k = kind_of(s, layer);
-    mf__layer_memory *mem = &s->layers[layer];
-    int from = fresh ? s->now : !s->now, to = !s->now;
-    s->state = (mf__layer_state){.kv = {.blocks = mem->blocks,
-                                        .block_rows = MF_KV_BLOCK,
-                                        .k_cols = k->k_cols,
-                                        .v_cols = k->v_cols,
-                                        .type = MF_TYPE_F32},
-                                 .conv_in = mem->conv[from],
-                                 .conv_out = mem->conv[to],
-                                 .delta_in = mem->delta[from],
-                                 .delta_out = mem->delta[to]};
+void mf__session_commit(mf_session *s, const int32_t *tokens, int64_t n) {
+    memcpy(s->tokens + s->length, tokens, (size_t)n * sizeof *tokens);
+    s->length += n;
+    s->now = !s->now;
 }
 
 void mf_memory_clear(mf_session *s) {
-    if (s) s->length = 0; /* the recurrent state is zeroed when a sequence starts */
+    if (s) s->length = 0; /* pages are reused; recurrent state is zeroed when a sequence starts */
 }
 
 int64_t mf_memory_length(const mf_session *s) {

@@ -97,6 +97,21 @@ static mf_status open_store(mf_model *m, mf_error *err) {
     return mf__store_open(&sc, &m->store, err);
 }
 
+/* Where each layer's recurrent state lies in a session's. Starts are multiples of 16 floats: 64 bytes. */
+static mf_status place_state(mf_model *m, mf_error *err) {
+    const mf__config *c = &m->bp.config;
+    m->conv_off = mf__arena_array(&m->arena, (size_t)c->n_layers, sizeof *m->conv_off);
+    m->delta_off = mf__arena_array(&m->arena, (size_t)c->n_layers, sizeof *m->delta_off);
+    if (!m->conv_off || !m->delta_off) return mf__fail(err, MF_E_NOMEM, "no memory for %d layers", c->n_layers);
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[l]];
+        m->conv_off[l] = m->recurrent_floats;
+        m->delta_off[l] = m->conv_off[l] + (k->conv_floats + 15) / 16 * 16;
+        m->recurrent_floats = m->delta_off[l] + (k->delta_floats + 15) / 16 * 16;
+    }
+    return MF_OK;
+}
+
 static mf_status fill_info(mf_model *m, mf_error *err) {
     const mf__config *c = &m->bp.config;
     const char *slash = strrchr(m->native.dir, '/');
@@ -119,8 +134,8 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
         const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[l]];
         if (k->experts) m->info.expert_bytes += c->moe.n_experts * m->layout.bytes;
         m->info.kv_bytes_per_token += ((int64_t)k->k_cols + k->v_cols) * (int64_t)sizeof(float);
-        m->info.state_bytes += (k->conv_floats + k->delta_floats) * (int64_t)sizeof(float);
     }
+    m->info.state_bytes = m->recurrent_floats * (int64_t)sizeof(float);
     return MF_OK;
 }
 
@@ -139,6 +154,7 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(mf__model_bind(m, err));
     MF__TRY(open_store(m, err));
+    MF__TRY(place_state(m, err));
     MF__TRY(fill_info(m, err));
     mf__log(&m->log, MF_LOG_INFO, "%s: %s, %d layers, %d experts (%d per token), backend %s with %d threads",
             m->info.name, m->info.family, m->info.n_layers, m->info.n_experts, m->info.n_experts_per_token, m->be->name,
@@ -166,6 +182,7 @@ mf_status mf_model_open(const char *dir, const mf_model_options *opt, mf_model *
 void mf_model_close(mf_model *m) {
     if (!m) return;
     mf__store_close(m->store);
+    mf__workspace_free(m);
     if (m->be) m->be->free(m->be);
     mf__pool_free(m->pool);
     mf__blueprint_free(&m->bp);

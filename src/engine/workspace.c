@@ -1,0 +1,95 @@
+/* The workspace: ports, scratch and host arrays for the largest chunk any session of the model may evaluate. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+typedef struct needs {
+    int32_t port_cols[MF_PORT_COUNT], port_rows[MF_PORT_COUNT];
+    int64_t scratch, be_scratch;
+} needs;
+
+static void add_graph(const mf_model *m, const mf__graph *g, int32_t n_rows, needs *need) {
+    if (!g) return;
+    int64_t scratch = mf__graph_scratch_bytes(g, n_rows);
+    int64_t be_scratch = m->be->scratch ? m->be->scratch(m->be, g, n_rows) : 0;
+    if (scratch > need->scratch) need->scratch = scratch;
+    if (be_scratch > need->be_scratch) need->be_scratch = be_scratch;
+    for (int b = 0; b < g->n_bufs; b++) {
+        mf__port port = g->bufs[b].port;
+        if (port == MF_PORT_NONE) continue;
+        if (g->bufs[b].cols > need->port_cols[port]) need->port_cols[port] = g->bufs[b].cols;
+        if (n_rows > need->port_rows[port]) need->port_rows[port] = n_rows;
+    }
+}
+
+static needs count_needs(const mf_model *m, int32_t n_rows) {
+    needs need = {0};
+    add_graph(m, m->bp.embed, n_rows, &need);
+    add_graph(m, m->bp.tail, MF_TAIL_ROWS, &need);
+    for (int k = 0; k < m->bp.n_kinds; k++) {
+        const mf__graph *graphs[MF_LAYER_GRAPHS];
+        mf__layer_graphs(&m->bp.kinds[k], graphs);
+        for (int i = 0; i < MF_LAYER_GRAPHS; i++) add_graph(m, graphs[i], n_rows, &need);
+    }
+    return need;
+}
+
+static void free_workspace(mf_model *m, mf__workspace *ws) {
+    for (int p = 0; p < MF_PORT_COUNT; p++)
+        if (ws->ports[p]) m->be->release(m->be, ws->ports[p]);
+    if (ws->scratch) m->be->release(m->be, ws->scratch);
+    free(ws->probe_rows);
+    free(ws->route_ids);
+    free(ws->is_wanted);
+    free(ws->wanted);
+    free(ws->ready);
+    free(ws->ready_blobs);
+    free(ws->bank);
+    memset(ws, 0, sizeof *ws);
+}
+
+void mf__workspace_free(mf_model *m) {
+    if (m->be) free_workspace(m, &m->ws);
+}
+
+static mf_status alloc_device(mf_model *m, mf__workspace *ws, int32_t n_rows, mf_error *err) {
+    needs need = count_needs(m, n_rows);
+    for (int p = 0; p < MF_PORT_COUNT; p++) {
+        int64_t bytes = (int64_t)need.port_cols[p] * need.port_rows[p] * 4;
+        ws->port_cols[p] = need.port_cols[p];
+        if (bytes) MF__TRY(m->be->alloc(m->be, bytes, &ws->ports[p], err));
+    }
+    if (need.scratch) MF__TRY(m->be->alloc(m->be, need.scratch, &ws->scratch, err));
+    return m->be->reserve ? m->be->reserve(m->be, need.be_scratch, err) : MF_OK;
+}
+
+static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows, mf_error *err) {
+    const mf__config *c = &m->bp.config;
+    size_t experts = (size_t)c->moe.n_experts + 1, rows = (size_t)n_rows;
+    size_t row = (size_t)(c->n_hidden > MF_MAX_TOPK ? c->n_hidden : MF_MAX_TOPK);
+    ws->probe_rows = malloc(rows * row * sizeof *ws->probe_rows);
+    ws->route_ids = malloc(rows * MF_MAX_TOPK * sizeof *ws->route_ids);
+    ws->is_wanted = calloc(experts, sizeof *ws->is_wanted);
+    ws->wanted = calloc(experts, sizeof *ws->wanted);
+    ws->ready = calloc(experts, sizeof *ws->ready);
+    ws->ready_blobs = calloc(experts, sizeof *ws->ready_blobs);
+    ws->bank = calloc(experts, sizeof *ws->bank);
+    if (ws->probe_rows && ws->route_ids && ws->is_wanted && ws->wanted && ws->ready && ws->ready_blobs && ws->bank)
+        return MF_OK;
+    return mf__fail(err, MF_E_NOMEM, "no memory for evaluating %d tokens at a time", n_rows);
+}
+
+mf_status mf__workspace_reserve(mf_model *m, int32_t n_rows, mf_error *err) {
+    if (n_rows <= m->ws.n_rows) return MF_OK;
+    mf__workspace ws = {.n_rows = n_rows};
+    mf_status st = alloc_device(m, &ws, n_rows, err);
+    if (st == MF_OK) st = alloc_host(m, &ws, n_rows, err);
+    if (st != MF_OK) {
+        free_workspace(m, &ws);
+        return st;
+    }
+    free_workspace(m, &m->ws);
+    m->ws = ws;
+    return MF_OK;
+}
