@@ -1,0 +1,338 @@
+/* The table: every op in the shapes that matter, with the error that is allowed beside it. */
+#include <math.h>
+
+#include "expect.h"
+#include "harness.h"
+
+/* ---- graphs of one op ------------------------------------------------------------------------------------------ */
+
+static void build_embed(mf__graph *g, const op_case *c) {
+    mf__g_embed(g, mf__g_in_tokens(g), mf__g_matrix(g, "table", c->rows, c->cols));
+}
+
+static void build_norm(mf__graph *g, const op_case *c) {
+    mf__g_norm(g, mf__g_in_residual(g, MF_PORT_HIDDEN, c->cols), mf__g_vector(g, "w", 1, c->cols), c->p.norm.eps);
+}
+
+static void build_part_norm(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__g_part_norm(g, x, mf__g_vector(g, "w", 1, c->p.norm.part), c->p.norm.part, c->p.norm.eps, "norm");
+}
+
+static void build_matmul(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->rows) : MF_NO_WEIGHT;
+    mf__g_matmul(g, x, mf__g_matrix(g, "w", c->rows, c->cols), bias, "matmul");
+}
+
+static void build_split(mf__graph *g, const op_case *c) {
+    mf__act q, gate, u = mf__g_in_act(g, MF_PORT_SHARED, 2 * c->p.split.n_heads * c->p.split.head_dim);
+    mf__g_split_q_gate(g, u, c->p.split.n_heads, c->p.split.head_dim, &q, &gate);
+}
+
+static void build_rope(mf__graph *g, const op_case *c) {
+    float inv_freq[32];
+    int32_t half = c->p.rope.n_rot / 2;
+    for (int32_t i = 0; i < half; i++) inv_freq[i] = (float)pow(1e4, -(double)i / half);
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->p.rope.n_heads * c->p.rope.head_dim);
+    mf__g_rope(g, x, mf__g_const(g, "inv_freq", inv_freq, half), c->p, "rope");
+}
+
+static void build_kv_append(mf__graph *g, const op_case *c) {
+    mf__g_kv_append(g, mf__g_in_act(g, MF_PORT_SHARED, c->k_cols), mf__g_in_act(g, MF_PORT_PAIRS, c->v_cols));
+}
+
+static void build_attention(mf__graph *g, const op_case *c) {
+    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim), c->p);
+}
+
+static void build_split_at(mf__graph *g, const op_case *c) {
+    mf__act a, b;
+    mf__g_split(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), c->p.cut.n_first, &a, &b, "split");
+}
+
+/* option: W_UK transposed and W_UV apart, instead of one kv_b */
+static void build_mla(mf__graph *g, const op_case *c) {
+    int64_t heads = c->p.mla.n_heads, n = c->p.mla.n_latent, nope = c->p.mla.n_nope, v_dim = c->p.mla.v_dim;
+    mf__act q = mf__g_in_act(g, MF_PORT_SHARED, (int32_t)(heads * (nope + c->p.mla.n_rope)));
+    mf__w first =
+        c->option ? mf__g_matrix(g, "uk", heads * n, nope) : mf__g_matrix(g, "kv_b", heads * (nope + v_dim), n);
+    mf__g_mla_attention(g, q, first, c->option ? mf__g_matrix(g, "uv", heads * v_dim, n) : MF_NO_WEIGHT, c->p);
+}
+
+static void build_sigmoid_gate(mf__graph *g, const op_case *c) {
+    mf__g_sigmoid_gate(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->cols));
+}
+
+static void build_conv1d(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__g_conv1d(g, x, mf__g_vector(g, "w", c->cols, c->p.conv.n_kernel), c->p.conv.n_kernel);
+}
+
+static int32_t qkv_cols(const op_case *c) {
+    return 2 * c->p.delta.n_k_heads * c->p.delta.k_dim + c->p.delta.n_v_heads * c->p.delta.v_dim;
+}
+
+static void build_qk_norm(mf__graph *g, const op_case *c) {
+    mf__g_qk_norm(g, mf__g_in_act(g, MF_PORT_SHARED, qkv_cols(c)), c->p);
+}
+
+static void build_decay_beta(mf__graph *g, const op_case *c) {
+    mf__act decay, beta, a = mf__g_in_act(g, MF_PORT_SHARED, c->cols), b = mf__g_in_act(g, MF_PORT_PAIRS, c->cols);
+    mf__w a_log = mf__g_vector(g, "A_log", 1, c->cols), dt_bias = mf__g_vector(g, "dt_bias", 1, c->cols);
+    mf__g_decay_beta(g, a, b, a_log, dt_bias, &decay, &beta);
+}
+
+static void build_delta_net(mf__graph *g, const op_case *c) {
+    mf__act qkv = mf__g_in_act(g, MF_PORT_SHARED, qkv_cols(c));
+    mf__act decay = mf__g_in_act(g, MF_PORT_PAIRS, c->p.delta.n_v_heads);
+    mf__g_delta_net(g, qkv, decay, mf__g_in_act(g, MF_PORT_H_POST, c->p.delta.n_v_heads), c->p);
+}
+
+static void build_gated_norm(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols), z = mf__g_in_act(g, MF_PORT_PAIRS, c->cols);
+    mf__g_gated_norm(g, x, z, mf__g_vector(g, "w", 1, c->p.norm.part), c->p.norm.eps, c->p.norm.part);
+}
+
+static void build_add(mf__graph *g, const op_case *c) {
+    mf__g_add(g, mf__g_in_residual(g, MF_PORT_HIDDEN, c->cols), mf__g_in_act(g, MF_PORT_SHARED, c->cols));
+}
+
+static void build_route(mf__graph *g, const op_case *c) {
+    mf__ids ids;
+    mf__shares shares;
+    mf__act logits = mf__g_in_act(g, MF_PORT_SHARED, c->p.route.n_experts);
+    mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->p.route.n_experts) : MF_NO_WEIGHT;
+    mf__g_route(g, logits, bias, c->p, &ids, &shares);
+}
+
+static void build_glu(mf__graph *g, const op_case *c) {
+    mf__g_glu(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->cols));
+}
+
+static void build_experts(mf__graph *g, const op_case *c) {
+    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->cols);
+    mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p.moe.top_k, c->p.moe.n_inner);
+}
+
+/* rows: 0 no shared expert, 1 one without a gate, 2 one with a gate */
+static void build_combine(mf__graph *g, const op_case *c) {
+    mf__act shared = {-1}, score = {-1};
+    mf__residual h = mf__g_in_residual(g, MF_PORT_H_MID, c->cols);
+    mf__pairs pairs = mf__g_in_pairs(g, c->p.moe.top_k * c->cols);
+    mf__shares shares = mf__g_in_shares(g, c->p.moe.top_k);
+    if (c->rows >= 1) shared = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    if (c->rows >= 2) score = mf__g_in_act(g, MF_PORT_SHARED_SCORE, 1);
+    mf__g_combine(g, h, pairs, shares, shared, score);
+}
+
+/* ---- data that random numbers do not give ---------------------------------------------------------------------- */
+
+/* Gates between 0 and 1, with both ends among them: a decay of exactly 0 forgets everything. */
+static void fill_gates(op_rig *rig) {
+    for (int k = 1; k <= 2; k++) {
+        float *x = rig->in[rig->op->in[k]];
+        for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, k); i++)
+            x[i] = i % 7 == 3 ? 0 : i % 7 == 5 ? 1 : (float)(op_random(rig) / 2 + 0.5);
+    }
+}
+
+/* a so large that e^a overflows, and so small that it vanishes. */
+static void fill_extremes(op_rig *rig) {
+    static const float ends[] = {120, -120, 25, 19, -30, 0};
+    float *a = rig->in[rig->op->in[0]], *b = rig->in[rig->op->in[1]];
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) {
+        a[i] = ends[i % 6];
+        b[i] = ends[(i + 2) % 6];
+    }
+}
+
+/* Logits of few different values: most are ties. */
+static void fill_ties(op_rig *rig) {
+    float *x = rig->in[rig->op->in[0]];
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) x[i] = (float)(int)(op_random(rig) * 3);
+}
+
+static void fill_large(op_rig *rig) {
+    float *x = rig->in[rig->op->in[0]];
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) x[i] *= 90;
+}
+
+static void fill_zeros(op_rig *rig) {
+    float *x = rig->in[rig->op->in[0]];
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) x[i] = 0;
+}
+
+/* ---- the table ------------------------------------------------------------------------------------------------- */
+
+#define ONE                                                                                                            \
+    {                                                                                                                  \
+        { 1, 0 }                                                                                                       \
+    }
+#define FEW                                                                                                            \
+    {                                                                                                                  \
+        {3, 0}, {1, 9}, {                                                                                              \
+            5, 2                                                                                                       \
+        }                                                                                                              \
+    } /* sequences that begin, go on by one token, go on by a chunk */
+#define MANY                                                                                                           \
+    {                                                                                                                  \
+        { 17, 0 }                                                                                                      \
+    } /* more rows than a tile */
+#define LATE                                                                                                           \
+    {                                                                                                                  \
+        {3, 4000}, {                                                                                                   \
+            2, 0                                                                                                       \
+        }                                                                                                              \
+    }
+#define ROPE(h, d, o, n, il, s)                                                                                        \
+    {                                                                                                                  \
+        .rope = {.n_heads = h, .head_dim = d, .offset = o, .n_rot = n, .interleaved = il, .scale = s }                 \
+    }
+#define ATTN(h, kv, d)                                                                                                 \
+    {                                                                                                                  \
+        .attn = {.n_heads = h, .n_kv_heads = kv, .head_dim = d, .scale = 0.35f }                                       \
+    }
+#define MLA(h, n, no, ro, v, f)                                                                                        \
+    {                                                                                                                  \
+        .mla = {.n_heads = h, .n_latent = n, .n_nope = no, .n_rope = ro, .v_dim = v, .scale = 0.2f, .form = f }        \
+    }
+#define DELTA(nk, kd, nv, vd)                                                                                          \
+    {                                                                                                                  \
+        .delta = {.n_k_heads = nk, .k_dim = kd, .n_v_heads = nv, .v_dim = vd }                                         \
+    }
+#define ROUTE(k, n, top, ng, tg, re, s)                                                                                \
+    {                                                                                                                  \
+        .route = {                                                                                                     \
+            .kind = k,                                                                                                 \
+            .n_experts = n,                                                                                            \
+            .top_k = top,                                                                                              \
+            .n_groups = ng,                                                                                            \
+            .top_groups = tg,                                                                                          \
+            .renorm = re,                                                                                              \
+            .scale = s                                                                                                 \
+        }                                                                                                              \
+    }
+#define MOE(top, inner)                                                                                                \
+    {                                                                                                                  \
+        .moe = {.top_k = top, .n_inner = inner }                                                                       \
+    }
+#define NORM(e, n)                                                                                                     \
+    {                                                                                                                  \
+        .norm = {.eps = e, .part = n }                                                                                 \
+    }
+#define AFFINE(b, gr) .w_type = MF_TYPE_AFFINE, .bits = b, .group = gr
+
+const op_case OP_CASES[] = {
+    {"embed f32", 0, build_embed, expect_embed, .seqs = FEW, .cols = 24, .rows = 11},
+    {"embed bf16", 0, build_embed, expect_embed, .seqs = FEW, .cols = 24, .rows = 11, .w_type = MF_TYPE_BF16},
+    {"embed 4 bits", 0, build_embed, expect_embed, .seqs = FEW, .cols = 128, .rows = 11, AFFINE(4, 64)},
+
+    {"rms_norm row", 2e-6, build_norm, expect_rms_norm, .seqs = FEW, .cols = 96, .p = NORM(1e-6f, 0)},
+    {"rms_norm zero row", 2e-6, build_norm, expect_rms_norm, fill_zeros, .seqs = ONE, .cols = 8, .p = NORM(1e-6f, 0)},
+    {"rms_norm heads", 2e-6, build_part_norm, expect_rms_norm, .seqs = FEW, .cols = 96, .p = NORM(1e-5f, 32)},
+
+    {"matmul f32", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 96, .rows = 13},
+    {"matmul f32 bias", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 96, .rows = 13, .option = true},
+    {"matmul one row out", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 40, .rows = 1},
+    {"matmul bf16", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 96, .rows = 13, .w_type = MF_TYPE_BF16},
+    {"matmul f16", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 96, .rows = 13, .w_type = MF_TYPE_F16},
+    {"matmul 2 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(2, 64)},
+    {"matmul 3 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(3, 32)},
+    {"matmul 4 bits", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 256, .rows = 13, AFFINE(4, 64)},
+    {"matmul 4 bits one", 2e-6, build_matmul, expect_matmul, .seqs = ONE, .cols = 256, .rows = 13, AFFINE(4, 128)},
+    {"matmul 5 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(5, 64)},
+    {"matmul 6 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(6, 32)},
+    {"matmul 8 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 256, .rows = 13, AFFINE(8, 64)},
+
+    {"split_q_gate", 0, build_split, expect_split_q_gate, .seqs = FEW, .p = {.split = {3, 4}}},
+
+    {"rope halves", 1e-6, build_rope, expect_rope, .seqs = FEW, .p = ROPE(3, 16, 0, 8, false, 1)},
+    {"rope late", 1e-6, build_rope, expect_rope, .seqs = LATE, .p = ROPE(2, 16, 0, 16, false, 1)},
+    {"rope interleaved", 1e-6, build_rope, expect_rope, .seqs = LATE, .p = ROPE(2, 16, 0, 8, true, 1)},
+    {"rope behind offset", 1e-6, build_rope, expect_rope, .seqs = FEW, .p = ROPE(2, 16, 8, 8, true, 1.25f)},
+
+    {"kv_append", 0, build_kv_append, expect_kv_append, .seqs = FEW, .k_cols = 6, .v_cols = 4},
+    {"kv_append across blocks", 0, build_kv_append, expect_kv_append, .seqs = {{9, 3}, {1, 4}, {1, 7}}, .k_cols = 6,
+     .v_cols = 6},
+
+    {"attention", 2e-6, build_attention, expect_attention, .seqs = FEW, .p = ATTN(4, 4, 8), .k_cols = 32, .v_cols = 32},
+    {"attention grouped", 2e-6, build_attention, expect_attention, .seqs = FEW, .p = ATTN(6, 2, 8), .k_cols = 16,
+     .v_cols = 16},
+    {"attention across blocks", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}},
+     .p = ATTN(4, 2, 8), .k_cols = 16, .v_cols = 16},
+    {"attention steep", 2e-5, build_attention, expect_attention, fill_large, .seqs = MANY, .p = ATTN(2, 1, 8),
+     .k_cols = 8, .v_cols = 8},
+
+    {"split", 0, build_split_at, expect_split, .seqs = FEW, .cols = 13, .p = {.cut = {9}}},
+    {"mla absorbed", 2e-6, build_mla, expect_mla_attention, .seqs = FEW, .p = MLA(3, 16, 8, 4, 6, MF_MLA_ABSORBED),
+     .k_cols = 16, .v_cols = 4},
+    {"mla unabsorbed", 2e-6, build_mla, expect_mla_attention, .seqs = FEW, .p = MLA(3, 16, 8, 4, 6, MF_MLA_UNABSORBED),
+     .k_cols = 16, .v_cols = 4},
+    {"mla two matrices", 2e-6, build_mla, expect_mla_attention, .seqs = FEW, .option = true,
+     .p = MLA(2, 16, 8, 4, 8, MF_MLA_ABSORBED), .k_cols = 16, .v_cols = 4},
+    {"mla 4 bits", 2e-6, build_mla, expect_mla_attention, .seqs = {{7, 2}, {1, 70}, {1, 12}},
+     .p = MLA(2, 64, 8, 4, 8, MF_MLA_UNABSORBED), .k_cols = 64, .v_cols = 4, AFFINE(4, 64)},
+    {"mla by cost", 4e-6, build_mla, expect_mla_attention, .seqs = {{40, 0}, {1, 70}, {9, 3}}, .cut_matters = true,
+     .p = MLA(2, 32, 8, 4, 8, MF_MLA_BY_COST), .k_cols = 32, .v_cols = 4},
+
+    {"sigmoid_gate", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, .seqs = FEW, .cols = 24},
+    {"sigmoid_gate extreme", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, fill_extremes, .seqs = FEW, .cols = 24},
+
+    {"conv1d", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 4}}},
+    {"conv1d kernel 2", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 2}}},
+    {"conv1d kernel 8", 2e-6, build_conv1d, expect_conv1d, .seqs = {{3, 0}, {9, 5}, {1, 1}}, .cols = 5,
+     .p = {.conv = {5, 8}}},
+
+    {"qk_norm", 2e-6, build_qk_norm, expect_qk_norm, .seqs = FEW, .p = DELTA(2, 16, 4, 8)},
+    {"qk_norm zeros", 2e-6, build_qk_norm, expect_qk_norm, fill_zeros, .seqs = ONE, .p = DELTA(2, 16, 4, 8)},
+    {"decay_beta", 2e-6, build_decay_beta, expect_decay_beta, .seqs = FEW, .cols = 4},
+    {"decay_beta extreme", 2e-6, build_decay_beta, expect_decay_beta, fill_extremes, .seqs = FEW, .cols = 4},
+
+    {"delta_net", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW, .p = DELTA(2, 8, 2, 8)},
+    {"delta_net shared keys", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW, .p = DELTA(2, 8, 6, 4)},
+    {"delta_net wide values", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = {{12, 0}},
+     .p = DELTA(1, 4, 2, 16)},
+    {"gated_norm", 2e-6, build_gated_norm, expect_gated_norm, .seqs = FEW, .cols = 32, .p = NORM(1e-6f, 8)},
+
+    {"add", 1e-7, build_add, expect_add, .seqs = FEW, .cols = 24},
+    {"glu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24},
+    {"glu extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24},
+
+    {"route softmax", 2e-6, build_route, expect_route, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 5, 1, 1, true, 1)},
+    {"route softmax as is", 2e-6, build_route, expect_route, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 5, 1, 1, false, 2.5f)},
+    {"route softmax ties", 2e-6, build_route, expect_route, fill_ties, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 8, 1, 1, true, 1)},
+    {"route softmax large", 2e-6, build_route, expect_route, fill_large, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 8, 1, 1, true, 1)},
+    {"route softmax all", 2e-6, build_route, expect_route, .seqs = FEW,
+     .p = ROUTE(MF_ROUTE_SOFTMAX, 4, 4, 1, 1, true, 1)},
+    {"route top-k softmax", 2e-6, build_route, expect_route, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_TOPK_SOFTMAX, 24, 4, 1, 1, false, 1)},
+    {"route sigmoid", 2e-6, build_route, expect_route, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_SIGMOID, 24, 5, 1, 1, true, 2.5f)},
+    {"route sigmoid bias", 2e-6, build_route, expect_route, .seqs = MANY, .option = true,
+     .p = ROUTE(MF_ROUTE_SIGMOID, 24, 5, 1, 1, true, 2.5f)},
+    {"route sigmoid groups", 2e-6, build_route, expect_route, .seqs = MANY, .option = true,
+     .p = ROUTE(MF_ROUTE_SIGMOID, 24, 6, 4, 2, true, 2.5f)},
+    {"route sigmoid group ties", 2e-6, build_route, expect_route, fill_ties, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_SIGMOID, 24, 6, 4, 2, false, 1)},
+
+    {"experts f32", 4e-6, build_experts, expect_experts, .seqs = FEW, .cols = 32, .p = MOE(3, 16), .n_experts = 8},
+    {"experts bf16", 4e-6, build_experts, expect_experts, .seqs = MANY, .cols = 32, .p = MOE(2, 48), .n_experts = 3,
+     .w_type = MF_TYPE_BF16},
+    {"experts 4 bits", 4e-6, build_experts, expect_experts, .seqs = MANY, .cols = 128, .p = MOE(4, 64), .n_experts = 6,
+     AFFINE(4, 64)},
+    {"experts 8 bits", 4e-6, build_experts, expect_experts, .seqs = ONE, .cols = 64, .p = MOE(4, 32), .n_experts = 6,
+     AFFINE(8, 32)},
+    {"experts some absent", 4e-6, build_experts, expect_experts, .seqs = FEW, .cols = 32, .p = MOE(3, 16),
+     .n_experts = 8, .every_other = true},
+
+    {"combine", 1e-6, build_combine, expect_combine, .seqs = FEW, .cols = 24, .p = MOE(3, 0)},
+    {"combine shared", 1e-6, build_combine, expect_combine, .seqs = FEW, .cols = 24, .rows = 1, .p = MOE(3, 0)},
+    {"combine gated shared", 1e-6, build_combine, expect_combine, .seqs = FEW, .cols = 24, .rows = 2, .p = MOE(3, 0)},
+};
+
+const int OP_N_CASES = (int)MF__COUNT(OP_CASES);

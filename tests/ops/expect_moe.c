@@ -1,0 +1,119 @@
+/* Expectations: routing, experts, combining. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "expect.h"
+
+static double sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+/* ---- routing --------------------------------------------------------------------------------------------------- */
+
+#define MAX_EXPERTS 64
+
+/* How many of the others come before e: larger ones, and equal ones with lower numbers. */
+static int rank_of(const double *x, int n, int e) {
+    int rank = 0;
+    for (int i = 0; i < n; i++) rank += x[i] > x[e] || (x[i] == x[e] && i < e);
+    return rank;
+}
+
+/* Experts outside the best groups get -infinity; a group counts as much as its two best together. */
+static void keep_best_groups(double *choice, const mf__op_params *p) {
+    int n_groups = p->route.n_groups, size = p->route.n_experts / n_groups;
+    double score[MAX_EXPERTS];
+    for (int g = 0; g < n_groups; g++) {
+        score[g] = 0;
+        for (int e = 0; e < size; e++)
+            if (rank_of(choice + g * size, size, e) < 2) score[g] += choice[g * size + e];
+    }
+    for (int g = 0; g < n_groups; g++)
+        for (int e = 0; e < size && rank_of(score, n_groups, g) >= p->route.top_groups; e++)
+            choice[g * size + e] = -INFINITY;
+}
+
+static void route_row(const op_rig *rig, int64_t t, double *ids, double *shares) {
+    const mf__op_params *p = &rig->op->p;
+    int n = p->route.n_experts;
+    double choice[MAX_EXPERTS], value[MAX_EXPERTS], sum = 0;
+    for (int e = 0; e < n; e++) {
+        double x = op_in(rig, 0, t * n + e);
+        value[e] = p->route.kind == MF_ROUTE_SIGMOID ? sigmoid(x) : exp(x);
+        /* floats decide who is chosen: equal floats must be equal here too */
+        choice[e] = p->route.kind == MF_ROUTE_SIGMOID ? (double)((float)value[e]) : x;
+        if (rig->op->w[0] >= 0) choice[e] += op_w(rig, 0, e);
+    }
+    if (p->route.kind == MF_ROUTE_SIGMOID) keep_best_groups(choice, p);
+    for (int e = 0; e < n; e++) {
+        int rank = rank_of(choice, n, e);
+        bool counts = p->route.kind == MF_ROUTE_SOFTMAX && !p->route.renorm ? true : rank < p->route.top_k;
+        if (counts) sum += value[e];
+        if (rank >= p->route.top_k) continue;
+        ids[rank] = e;
+        shares[rank] = value[e] * p->route.scale;
+    }
+    bool divided = p->route.renorm || p->route.kind != MF_ROUTE_SIGMOID;
+    for (int k = 0; divided && k < p->route.top_k; k++) shares[k] /= sum;
+}
+
+void expect_route(const op_rig *rig, op_result *want) {
+    int k = rig->op->p.route.top_k;
+    for (int64_t t = 0; t < rig->n_rows; t++)
+        route_row(rig, t, op_out(rig, want, 0) + t * k, op_out(rig, want, 1) + t * k);
+}
+
+/* ---- experts --------------------------------------------------------------------------------------------------- */
+
+static double *part_values(const op_rig *rig, int32_t expert, mf__expert_part part) {
+    mf__tensor t = mf__expert_view(&rig->layout, part, rig->blobs + expert * rig->layout.bytes);
+    double *v = calloc((size_t)(t.n_rows * t.n_cols), sizeof *v);
+    float *row = calloc((size_t)t.n_cols, sizeof *row);
+    for (int64_t r = 0; v && row && r < t.n_rows; r++) {
+        mf__tensor_row_f32(&t, r, row);
+        for (int64_t c = 0; c < t.n_cols; c++) v[r * t.n_cols + c] = row[c];
+    }
+    free(row);
+    return v;
+}
+
+/* y = W_down (silu(W_gate x) * W_up x), one inner channel after the other */
+static void expert_row(const op_rig *rig, int32_t expert, int64_t t, double *y) {
+    int32_t hidden = op_in_cols(rig, 0), inner = rig->op->p.moe.n_inner;
+    double *gate = part_values(rig, expert, MF_PART_GATE), *up = part_values(rig, expert, MF_PART_UP);
+    double *down = part_values(rig, expert, MF_PART_DOWN);
+    for (int32_t c = 0; c < hidden; c++) y[c] = 0;
+    for (int32_t i = 0; i < inner; i++) {
+        double a = 0, b = 0;
+        for (int32_t c = 0; c < hidden; c++) {
+            a += gate[i * hidden + c] * op_in(rig, 0, t * hidden + c);
+            b += up[i * hidden + c] * op_in(rig, 0, t * hidden + c);
+        }
+        for (int32_t c = 0; c < hidden; c++) y[c] += down[c * inner + i] * a * sigmoid(a) * b;
+    }
+    free(gate);
+    free(up);
+    free(down);
+}
+
+/* Pairs of experts that are not in the bank stay as they were. */
+void expect_experts(const op_rig *rig, op_result *want) {
+    int32_t hidden = op_in_cols(rig, 0), top = rig->op->p.moe.top_k;
+    for (int64_t i = 0; i < (int64_t)rig->n_rows * top; i++) {
+        int32_t expert = op_in_id(rig, 1, i);
+        if (rig->c->every_other && expert % 2) continue;
+        expert_row(rig, expert, i / top, op_out(rig, want, 0) + i * hidden);
+    }
+}
+
+void expect_combine(const op_rig *rig, op_result *want) {
+    int32_t hidden = op_in_cols(rig, 0), top = op_in_cols(rig, 2);
+    bool shared = rig->op->in[3] >= 0, score = rig->op->in[4] >= 0;
+    for (int64_t i = 0; i < (int64_t)rig->n_rows * hidden; i++) {
+        int64_t t = i / hidden, c = i % hidden;
+        double y = op_in(rig, 0, i);
+        for (int64_t k = 0; k < top; k++) y += op_in(rig, 2, t * top + k) * op_in(rig, 1, (t * top + k) * hidden + c);
+        if (shared) y += op_in(rig, 3, i) * (score ? sigmoid(op_in(rig, 4, t)) : 1);
+        op_out(rig, want, 0)[i] = y;
+    }
+}

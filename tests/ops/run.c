@@ -1,0 +1,206 @@
+/* One op at a time: running a rig on a backend, in one submission or cut into many. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "harness.h"
+
+#define OK(call) assert_int_equal(call, MF_OK)
+
+/* A sequence's state in the backend's memory; recurrent halves trade places after each submission. */
+typedef struct live {
+    void *blocks[64];
+    void *conv[2], *delta[2];
+    int now;
+    mf__layer_state state;
+} live;
+
+typedef struct runner {
+    const op_rig *rig;
+    mf__backend *be;
+    const op_mode *mode;
+    op_result *got;
+    live seqs[OP_MAX_SEQS];
+    mf__tensor weights[MF_MAX_WEIGHTS];
+    const void **blobs; /* [n_experts] in the backend's memory */
+} runner;
+
+static void *upload(mf__backend *be, const void *from, int64_t bytes) {
+    void *mem = NULL;
+    if (!bytes) return NULL;
+    OK(be->alloc(be, bytes, &mem, NULL));
+    OK(be->upload(be, mem, from, bytes, NULL));
+    return mem;
+}
+
+/* n NaNs: whoever reads them shows it. */
+static void *rubbish(mf__backend *be, int64_t n) {
+    float *nans = malloc((size_t)(n + 1) * sizeof *nans);
+    assert_non_null(nans);
+    for (int64_t i = 0; i < n; i++) nans[i] = NAN;
+    void *mem = upload(be, nans, n * 4);
+    free(nans);
+    return mem;
+}
+
+static void drop(mf__backend *be, void *mem) {
+    if (mem) be->release(be, mem);
+}
+
+/* ---- states ---------------------------------------------------------------------------------------------------- */
+
+static int64_t block_floats(const op_rig *rig) {
+    return (int64_t)OP_BLOCK_ROWS * (rig->c->k_cols + rig->c->v_cols);
+}
+
+static void start_sequence(runner *r, int s) {
+    const op_state *st = &r->rig->state[s];
+    live *l = &r->seqs[s];
+    assert_true(st->n_blocks <= 64);
+    for (int b = 0; b < st->n_blocks; b++)
+        l->blocks[b] = upload(r->be, st->kv ? st->kv + b * block_floats(r->rig) : NULL, block_floats(r->rig) * 4);
+    l->conv[0] = upload(r->be, st->conv, r->rig->conv_floats * 4);
+    l->delta[0] = upload(r->be, st->delta, r->rig->delta_floats * 4);
+    l->conv[1] = rubbish(r->be, r->rig->conv_floats); /* nothing may be read from there */
+    l->delta[1] = rubbish(r->be, r->rig->delta_floats);
+}
+
+static void bind_state(runner *r, int s) {
+    live *l = &r->seqs[s];
+    int to = r->mode->in_place ? l->now : !l->now;
+    l->state = (mf__layer_state){.kv = {.blocks = l->blocks,
+                                        .block_rows = OP_BLOCK_ROWS,
+                                        .k_cols = r->rig->c->k_cols,
+                                        .v_cols = r->rig->c->v_cols,
+                                        .type = MF_TYPE_F32},
+                                 .conv_in = l->conv[l->now],
+                                 .conv_out = l->conv[to],
+                                 .delta_in = l->delta[l->now],
+                                 .delta_out = l->delta[to]};
+    l->now = to;
+}
+
+static void fetch(runner *r, const void *from, int64_t n, double *to) {
+    float *x = malloc((size_t)(n + 1) * sizeof *x);
+    assert_non_null(x);
+    if (n) OK(r->be->download(r->be, x, from, n * 4, NULL));
+    for (int64_t i = 0; i < n; i++) to[i] = x[i];
+    free(x);
+}
+
+static void finish_sequence(runner *r, int s) {
+    live *l = &r->seqs[s];
+    int64_t block = block_floats(r->rig);
+    for (int b = 0; b < r->rig->state[s].n_blocks; b++) {
+        if (block) fetch(r, l->blocks[b], block, r->got->kv[s] + b * block);
+        drop(r->be, l->blocks[b]);
+    }
+    if (r->rig->conv_floats) fetch(r, l->conv[l->now], r->rig->conv_floats, r->got->conv[s]);
+    if (r->rig->delta_floats) fetch(r, l->delta[l->now], r->rig->delta_floats, r->got->delta[s]);
+    for (int half = 0; half < 2; half++) {
+        drop(r->be, l->conv[half]);
+        drop(r->be, l->delta[half]);
+    }
+}
+
+/* ---- submissions ----------------------------------------------------------------------------------------------- */
+
+/* Rows [begin, begin + n) of a buffer in the backend's memory; what the op makes starts as NaN. */
+static void *buffer_rows(runner *r, int id, int32_t begin, int32_t n) {
+    int64_t cols = r->rig->g->bufs[id].cols;
+    if (r->rig->in[id]) return upload(r->be, (const float *)r->rig->in[id] + begin * cols, n * cols * 4);
+    return rubbish(r->be, n * cols);
+}
+
+static void keep_rows(runner *r, int id, const void *mem, int32_t begin, int32_t n) {
+    int64_t cols = r->rig->g->bufs[id].cols;
+    double *to = r->got->out[id] + begin * cols;
+    if (!r->rig->g->bufs[id].is_int) {
+        fetch(r, mem, n * cols, to);
+        return;
+    }
+    int32_t *ids = malloc((size_t)(n * cols) * sizeof *ids);
+    assert_non_null(ids);
+    OK(r->be->download(r->be, ids, mem, n * cols * 4, NULL));
+    for (int64_t i = 0; i < n * cols; i++) to[i] = ids[i];
+    free(ids);
+}
+
+/* Runs the op once per round; a round has every rounds-th expert. */
+static void submit_rounds(runner *r, mf__binding *b) {
+    const op_case *c = r->rig->c;
+    const void *blobs[64];
+    mf__bank bank = {.layout = &r->rig->layout, .n_experts = c->n_experts, .blobs = blobs};
+    int rounds = c->n_experts ? r->mode->rounds : 1;
+    assert_true(c->n_experts <= 64);
+    b->bank = c->n_experts ? &bank : NULL;
+    for (int round = 0; round < rounds; round++) {
+        mf__fence fence;
+        for (int32_t e = 0; e < c->n_experts; e++)
+            blobs[e] = e % rounds == round && !(c->every_other && e % 2) ? r->blobs[e] : NULL;
+        OK(r->be->submit(r->be, r->rig->g, b, &fence, NULL));
+        OK(r->be->wait(r->be, fence, NULL));
+    }
+}
+
+static void submit(runner *r, const mf__segment *segs, int n_segs, int32_t begin, int32_t n) {
+    void *bufs[MF_MAX_BUFS] = {NULL};
+    for (int i = 0; i < r->rig->g->n_bufs; i++) bufs[i] = buffer_rows(r, i, begin, n);
+    mf__binding b = {.n_rows = n, .bufs = bufs, .weights = r->weights, .segs = segs, .n_segs = n_segs};
+    submit_rounds(r, &b);
+    for (int i = 0; i < r->rig->g->n_bufs; i++) {
+        if (r->got->out[i]) keep_rows(r, i, bufs[i], begin, n);
+        drop(r->be, bufs[i]);
+    }
+}
+
+static void run_together(runner *r) {
+    mf__segment segs[OP_MAX_SEQS];
+    int32_t row = 0;
+    for (int s = 0; s < r->rig->n_seqs; s++) {
+        const op_seq *seq = &r->rig->c->seqs[s];
+        bind_state(r, s);
+        segs[s] = (mf__segment){.row0 = row, .n_rows = seq->n_rows, .pos = seq->pos, .state = &r->seqs[s].state};
+        row += seq->n_rows;
+    }
+    submit(r, segs, r->rig->n_seqs, 0, r->rig->n_rows);
+}
+
+static void run_pieces(runner *r, int s, int32_t row0, int32_t piece) {
+    const op_seq *seq = &r->rig->c->seqs[s];
+    for (int32_t done = 0; done < seq->n_rows; done += piece) {
+        int32_t n = seq->n_rows - done < piece ? seq->n_rows - done : piece;
+        bind_state(r, s);
+        mf__segment seg = {.row0 = 0, .n_rows = n, .pos = seq->pos + done, .state = &r->seqs[s].state};
+        submit(r, &seg, 1, row0 + done, n);
+    }
+}
+
+void op_run(const op_rig *rig, mf__backend *be, const op_mode *mode, op_result *got) {
+    runner r = {.rig = rig, .be = be, .mode = mode, .got = got};
+    const void *blobs[64] = {NULL};
+    assert_true(be->supports(be, rig->op));
+    if (be->reserve) OK(be->reserve(be, be->scratch ? be->scratch(be, rig->g, rig->n_rows) : 0, NULL));
+    for (int i = 0; i < rig->g->n_weights; i++) {
+        r.weights[i] = rig->weights[i];
+        if (be->adopt) OK(be->adopt(be, &rig->weights[i], &r.weights[i], NULL));
+    }
+    for (int32_t e = 0; e < rig->c->n_experts; e++)
+        blobs[e] = upload(be, rig->blobs + e * rig->layout.bytes, rig->layout.bytes);
+    r.blobs = blobs;
+    for (int s = 0; s < rig->n_seqs; s++) start_sequence(&r, s);
+    int32_t row = 0;
+    if (mode->cut == OP_TOGETHER) run_together(&r);
+    for (int s = 0; mode->cut != OP_TOGETHER && s < rig->n_seqs; s++) {
+        int32_t n = rig->c->seqs[s].n_rows;
+        run_pieces(&r, s, row, mode->cut == OP_ALONE ? n : mode->cut == OP_HALVES ? (n + 1) / 2 : 1);
+        row += n;
+    }
+    for (int s = 0; s < rig->n_seqs; s++) finish_sequence(&r, s);
+    for (int32_t e = 0; e < rig->c->n_experts; e++) drop(be, (void *)blobs[e]);
+}
