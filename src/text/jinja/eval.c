@@ -47,8 +47,8 @@ static jvalue loop_attr(const jloop *l, const char *name, size_t n) {
     if (is_name(name, n, "first")) return j_bool(at == 0);
     if (is_name(name, n, "last")) return j_bool(at == count - 1);
     if (is_name(name, n, "length")) return j_int(count);
-    if (is_name(name, n, "depth")) return j_int(l->depth);
-    if (is_name(name, n, "depth0")) return j_int(l->depth - 1);
+    if (is_name(name, n, "depth")) return j_int(1); /* of recursion, which there is none of */
+    if (is_name(name, n, "depth0")) return j_int(0);
     if (is_name(name, n, "previtem") && at > 0) return l->items->items[at - 1];
     if (is_name(name, n, "nextitem") && at + 1 < count) return l->items->items[at + 1];
     return j_undefined(name, n);

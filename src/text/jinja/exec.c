@@ -84,20 +84,13 @@ static mf_status filter_items(jctx *c, const jnode *node, const jlist **items) {
     return MF_OK;
 }
 
-static int loop_depth(const jctx *c) {
-    for (const jframe *f = c->frame; f; f = f->parent)
-        for (size_t i = 0; i < f->n; i++)
-            if (f->vars[i].value.kind == J_LOOP && f->vars[i].n_name == 4 && memcmp(f->vars[i].name, "loop", 4) == 0)
-                return f->vars[i].value.loop->depth;
-    return 0;
-}
-
-/* The body's frame is used for every iteration, emptied in between. */
+/* The body's frame is used for every iteration, emptied in between. The list may change under the loop, as in Python:
+ * its length is asked anew each time. */
 static mf_status run_loop(jctx *c, const jnode *node, const jlist *items, jframe *frame) {
     void *memory;
     MF__TRY(j_alloc(c, sizeof(jloop), &memory));
     jloop *loop = memory;
-    *loop = (jloop){.items = items, .depth = loop_depth(c) + 1};
+    *loop = (jloop){.items = items};
     c->frame = frame;
     for (loop->at = 0; loop->at < items->n; loop->at++) {
         int flow;
@@ -119,13 +112,6 @@ static mf_status exec_for(jctx *c, const jnode *node, int *flow) {
     MF__TRY(j_eval(c, node->b, &v));
     c->line = node->line;
     MF__TRY(j_iterate(c, v, &items));
-    if (j_is_list(v)) { /* a copy: the body may change the list */
-        jvalue copy;
-        MF__TRY(j_list(c, J_LIST, items->n, &copy));
-        if (items->n) memcpy(copy.list->items, items->items, items->n * sizeof *items->items);
-        copy.list->n = items->n;
-        items = copy.list;
-    }
     MF__TRY(j_frame(c, outer, &frame));
     mf_status status = MF_OK;
     if (node->c) {

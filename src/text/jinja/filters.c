@@ -287,7 +287,8 @@ static mf_status x_min(jctx *c, jvalue in, const jargs *args, jvalue *out) {
 /* ---- map and select -------------------------------------------------------------------------------------------- */
 
 static jargs rest(const jargs *args, size_t n) {
-    return (jargs){args->pos + n, args->n > n ? args->n - n : 0, args->named, args->n_named};
+    if (args->n <= n) return (jargs){NULL, 0, args->named, args->n_named};
+    return (jargs){args->pos + n, args->n - n, args->named, args->n_named};
 }
 
 static mf_status x_map(jctx *c, jvalue in, const jargs *args, jvalue *out) {

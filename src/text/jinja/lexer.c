@@ -120,7 +120,7 @@ static mf_status lex_raw(lexer *l, bool *was_raw) {
     if (l->size - i < 2 || memcmp(l->src + i, "%}", 2) != 0) return MF_OK;
     *was_raw = true;
     advance(l, i + 2 - l->at);
-    after_tag(l, sign, false);
+    after_tag(l, sign, true); /* the newline behind {% raw %} stays */
     size_t start = l->at;
     for (size_t k = l->at; k < l->size; k++) {
         size_t e = k + 2;

@@ -179,6 +179,12 @@ mf_status j_change_case(jctx *c, jvalue s, char how, jvalue *out) {
         bool upper = how == 'u' || (how == 't' && !in_word) || (how == 'c' && first);
         int32_t lower_ch = utf8proc_tolower((int32_t)ch), upper_ch = utf8proc_toupper((int32_t)ch);
         in_word = lower_ch != upper_ch;
+        if (ch == 0xDF && upper) { /* the one common letter that becomes two */
+            memcpy((char *)text + n, how == 'u' ? "SS" : "Ss", 2);
+            n += 2;
+            in_word = true;
+            continue;
+        }
         n += (size_t)mf__utf8_encode((uint32_t)(upper ? upper_ch : lower_ch), (char *)text + n);
     }
     *out = j_string(text, n);

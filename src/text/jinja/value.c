@@ -164,12 +164,14 @@ static int64_t as_int(jvalue v) {
     return v.kind == J_INT ? v.i : v.b;
 }
 
-static bool equal(jvalue a, jvalue b, int depth) {
+/* `work` bounds the comparison: lists that share parts can describe a tree of any size. What is too deep or too large
+ * counts as different. */
+static bool equal(jvalue a, jvalue b, int depth, int64_t *work) {
     if (j_is_number(a) && j_is_number(b)) {
         if (a.kind == J_FLOAT || b.kind == J_FLOAT) return as_double(a) == as_double(b);
         return as_int(a) == as_int(b);
     }
-    if (a.kind != b.kind || depth > MAX_NESTING) return false;
+    if (a.kind != b.kind || depth > MAX_NESTING || --*work < 0) return false;
     switch (a.kind) {
     case J_UNDEFINED:
     case J_NONE: return true;
@@ -178,13 +180,13 @@ static bool equal(jvalue a, jvalue b, int depth) {
     case J_TUPLE:
         if (a.list->n != b.list->n) return false;
         for (size_t i = 0; i < a.list->n; i++)
-            if (!equal(a.list->items[i], b.list->items[i], depth + 1)) return false;
+            if (!equal(a.list->items[i], b.list->items[i], depth + 1, work)) return false;
         return true;
     case J_DICT:
         if (a.dict->n != b.dict->n) return false;
         for (size_t i = 0; i < a.dict->n; i++) {
             const jvalue *other = j_find(b.dict, a.dict->pairs[i].key);
-            if (!other || !equal(a.dict->pairs[i].value, *other, depth + 1)) return false;
+            if (!other || !equal(a.dict->pairs[i].value, *other, depth + 1, work)) return false;
         }
         return true;
     case J_FUNCTION: return a.n == b.n && a.self == b.self;
@@ -193,10 +195,12 @@ static bool equal(jvalue a, jvalue b, int depth) {
 }
 
 bool j_equal(jvalue a, jvalue b) {
-    return equal(a, b, 0);
+    int64_t work = 1000000;
+    return equal(a, b, 0, &work);
 }
 
-mf_status j_compare(jctx *c, jvalue a, jvalue b, int *order) {
+static mf_status compare(jctx *c, jvalue a, jvalue b, int *order, int depth) {
+    if (depth > MAX_NESTING) return jfail(c, MF_E_LIMIT, "a value nested deeper than %d", MAX_NESTING);
     if (j_is_number(a) && j_is_number(b)) {
         if (a.kind == J_FLOAT || b.kind == J_FLOAT)
             *order = as_double(a) < as_double(b) ? -1 : as_double(a) > as_double(b);
@@ -212,11 +216,15 @@ mf_status j_compare(jctx *c, jvalue a, jvalue b, int *order) {
     if (a.kind == b.kind && j_is_list(a)) {
         for (size_t i = 0; i < a.list->n && i < b.list->n; i++)
             if (!j_equal(a.list->items[i], b.list->items[i]))
-                return j_compare(c, a.list->items[i], b.list->items[i], order);
+                return compare(c, a.list->items[i], b.list->items[i], order, depth + 1);
         *order = a.list->n < b.list->n ? -1 : a.list->n > b.list->n;
         return MF_OK;
     }
     return jfail(c, MF_E_INVALID, "%s and %s cannot be ordered", j_type(a), j_type(b));
+}
+
+mf_status j_compare(jctx *c, jvalue a, jvalue b, int *order) {
+    return compare(c, a, b, order, 0);
 }
 
 /* ---- text and iteration ---------------------------------------------------------------------------------------- */

@@ -54,7 +54,6 @@ typedef struct jdict { /* in order of insertion; looked up by walking */
 typedef struct jloop {
     const jlist *items;
     size_t at;
-    int depth;
     jvalue changed; /* last value given to loop.changed() */
 } jloop;
 
