@@ -21,7 +21,7 @@ static void print_config(const mf_model *m) {
     printf("norm epsilon      %g\n", (double)c->eps);
     if (n_full)
         printf("full attention    %d query heads, %d key/value heads of %d; %d channels rotate, theta %g\n",
-               c->attn.n_heads, c->attn.n_kv_heads, c->attn.head_dim, c->attn.n_rot, c->attn.theta);
+               c->attn.n_heads, c->attn.n_kv_heads, c->attn.head_dim, c->attn.n_rot, c->rope.theta);
     if (n_full < c->n_layers)
         printf("linear attention  %d key heads of %d, %d value heads of %d, kernel %d\n", c->delta.n_k_heads,
                c->delta.k_dim, c->delta.n_v_heads, c->delta.v_dim, c->delta.n_kernel);

@@ -85,10 +85,13 @@ static mf_status reserve(job *j, int64_t row_floats, int64_t out_bytes, mf_error
 
 /* What a matrix becomes: the same if bits is "keep", if it has that form already, or if its rows do not split into
  * groups; else affine with BF16 scales. */
-static mf__tensor target(const mf__tensor *src, int bits, int group) {
-    mf__tensor t = *src;
-    bool same = src->type == MF_TYPE_AFFINE && src->bits == bits && src->group == group;
-    if (bits == MF_BITS_KEEP || same || src->n_cols % group) return t;
+static mf__tensor target(const mf__source *src, int bits, int group) {
+    mf__tensor t = src->stored;
+    bool same = t.type == MF_TYPE_AFFINE && t.bits == bits && t.group == group;
+    t.n_planes = 1;
+    t.n_rows = src->n_rows;
+    t.n_cols = src->n_cols;
+    if (bits == MF_BITS_KEEP || same || t.n_cols % group) return t;
     t.type = MF_TYPE_AFFINE;
     t.bits = bits;
     t.group = group;
@@ -97,36 +100,41 @@ static mf__tensor target(const mf__tensor *src, int bits, int group) {
 }
 
 static bool same_form(const mf__tensor *a, const mf__tensor *b) {
-    return a->type == b->type && (a->type != MF_TYPE_AFFINE ||
+    return a->type == b->type && (!mf__type_has_scales(a->type) ||
                                   (a->bits == b->bits && a->group == b->group && a->scale_type == b->scale_type));
 }
 
-static int64_t scale_bytes(const mf__tensor *t) {
-    return t->type != MF_TYPE_AFFINE ? 0 : t->n_rows * (t->n_cols / t->group) * mf__type_bits(t->scale_type) / 8;
+/* The bytes of src, row by row unless they lie in order already. */
+static void copy_rows(const mf__source *src, const mf__tensor *dst, uint8_t *data, uint8_t *scales, uint8_t *biases) {
+    int64_t row = mf__tensor_row_bytes(dst), scale = mf__tensor_scale_bytes(dst), bias = mf__tensor_bias_bytes(dst);
+    if (!mf__source_is_plain(src)) {
+        for (int64_t r = 0; r < dst->n_rows; r++)
+            mf__source_row_copy(src, r, data + r * row, scales + r * scale, biases + r * bias);
+        return;
+    }
+    memcpy(data, src->stored.data, (size_t)(row * dst->n_rows));
+    if (scale) memcpy(scales, src->stored.scales, (size_t)(scale * dst->n_rows));
+    if (bias) memcpy(biases, src->stored.biases, (size_t)(bias * dst->n_rows));
 }
 
 /* Writes src in the form of dst to data, scales, biases. */
-static mf_status transform(job *j, const char *name, const mf__tensor *src, const mf__tensor *dst, uint8_t *data,
+static mf_status transform(job *j, const char *name, const mf__source *src, const mf__tensor *dst, uint8_t *data,
                            uint8_t *scales, uint8_t *biases, mf_error *err) {
-    int64_t row_bytes = mf__tensor_row_bytes(dst), row_scales = scale_bytes(dst) / dst->n_rows;
-    if (same_form(src, dst)) {
-        memcpy(data, src->data, (size_t)(row_bytes * dst->n_rows));
-        if (row_scales) {
-            memcpy(scales, src->scales, (size_t)scale_bytes(dst));
-            memcpy(biases, src->biases, (size_t)scale_bytes(dst));
-        }
+    int64_t row = mf__tensor_row_bytes(dst), scale = mf__tensor_scale_bytes(dst), bias = mf__tensor_bias_bytes(dst);
+    if (same_form(&src->stored, dst)) {
+        copy_rows(src, dst, data, scales, biases);
         return MF_OK;
     }
     for (int64_t r = 0; r < src->n_rows; r++) {
-        mf__tensor_row_f32(src, r, j->row);
+        mf__source_row_f32(src, r, j->row);
         for (int64_t c = 0; c < src->n_cols; c++)
             if (!isfinite(j->row[c]))
                 return mf__fail(err, MF_E_FORMAT,
                                 "tensor %s has the value %g in row %lld, column %lld; it cannot be "
                                 "quantized",
                                 name, (double)j->row[c], (long long)r, (long long)c);
-        mf__affine_encode_row(j->row, dst->n_cols, dst->bits, dst->group, dst->scale_type, data + r * row_bytes,
-                              scales + r * row_scales, biases + r * row_scales);
+        mf__affine_encode_row(j->row, dst->n_cols, dst->bits, dst->group, dst->scale_type, data + r * row,
+                              scales + r * scale, biases + r * bias);
     }
     return MF_OK;
 }
@@ -145,16 +153,13 @@ static mf_status put(job *j, const char *name, const char *ending, mf__type type
 }
 
 /* Vectors become F32, with 1 added where the checkpoint stores w - 1: exact, and they are small. */
-static mf_status put_vector(job *j, const char *name, const mf__weight_info *w, const mf__tensor *src, bool add_one,
+static mf_status put_vector(job *j, const char *name, const mf__weight_info *w, const mf__source *src, bool add_one,
                             mf_error *err) {
     int64_t n = w->n_rows * w->n_cols;
     int64_t dims[3] = {w->n_rows == 1 ? n : w->n_rows, w->n_cols, 1}; /* a convolution is [channels][kernel][1] */
-    mf__tensor flat = *src;
+    mf__tensor flat = src->stored;
     flat.n_rows = 1;
     flat.n_cols = n;
-    if (!mf__type_is_float(src->type))
-        return mf__fail(err, MF_E_UNSUPPORTED, "tensor %s is of type %s; F32, F16 or BF16 is needed", name,
-                        mf__type_name(src->type));
     MF__TRY(reserve(j, n, 0, err));
     mf__tensor_row_f32(&flat, 0, j->row);
     for (int64_t i = 0; add_one && i < n; i++) j->row[i] += 1.0f;
@@ -166,31 +171,32 @@ static bool is_router(const char *name) {
     return strstr(name, ".mlp.gate.") || strstr(name, ".shared_expert_gate.");
 }
 
-static mf_status put_matrix(job *j, const char *name, const mf__tensor *src, mf_error *err) {
+static mf_status put_matrix(job *j, const char *name, const mf__source *src, mf_error *err) {
     mf__tensor dst = target(src, is_router(name) ? MF_BITS_KEEP : j->opt->trunk_bits, j->opt->group);
-    int64_t data = dst.n_rows * mf__tensor_row_bytes(&dst), scales = scale_bytes(&dst);
+    int64_t data = dst.n_rows * mf__tensor_row_bytes(&dst), scales = dst.n_rows * mf__tensor_scale_bytes(&dst);
     int64_t dims[2] = {dst.n_rows, dst.n_cols};
     MF__TRY(reserve(j, src->n_cols, data + 2 * scales, err));
     uint8_t *s = j->out + data, *b = s + scales;
     MF__TRY(transform(j, name, src, &dst, j->out, s, b, err));
-    if (dst.type != MF_TYPE_AFFINE) return put(j, name, NULL, dst.type, 2, dims, j->out, data, 0, err);
+    if (!mf__type_has_scales(dst.type)) return put(j, name, NULL, dst.type, 2, dims, j->out, data, 0, err);
     dims[1] = dst.n_cols * dst.bits / 32;
     MF__TRY(put(j, name, NULL, MF_TYPE_U32, 2, dims, j->out, data, dst.bits, err));
     dims[1] = dst.n_cols / dst.group;
     MF__TRY(put(j, name, ".scales", dst.scale_type, 2, dims, s, scales, 0, err));
+    if (dst.type == MF_TYPE_MXFP4) return MF_OK;
     return put(j, name, ".biases", dst.scale_type, 2, dims, b, scales, 0, err);
 }
 
 static mf_status put_trunk(void *ctx, const char *name, const mf__weight_info *w, mf_error *err) {
     job *j = ctx;
-    mf__tensor src;
+    mf__source src;
     bool add_one;
     MF__TRY(mf__import_trunk(&j->im, w, name, &src, &add_one, err));
     if (w->kind == MF_WEIGHT_VECTOR)
         MF__TRY(put_vector(j, name, w, &src, add_one, err));
     else
         MF__TRY(put_matrix(j, name, &src, err));
-    return advance(j, mf__tensor_bytes(&src), err);
+    return advance(j, mf__source_bytes(&src), err);
 }
 
 /* ---- experts ------------------------------------------------------------------------------------------------------
@@ -200,7 +206,7 @@ static mf_status put_trunk(void *ctx, const char *name, const mf__weight_info *w
 static mf_status plan_layout(job *j, int layer, mf__expert_layout *layout, mf_error *err) {
     memset(layout, 0, sizeof *layout);
     for (int p = 0; p < MF_PART_COUNT; p++) {
-        mf__tensor src;
+        mf__source src;
         MF__TRY(mf__import_expert(&j->im, layer, 0, (mf__expert_part)p, &src, err));
         mf__tensor dst = target(&src, j->opt->expert_bits, j->opt->group);
         layout->part[p].type = dst.type;
@@ -209,28 +215,45 @@ static mf_status plan_layout(job *j, int layer, mf__expert_layout *layout, mf_er
         layout->part[p].bits = dst.bits;
         layout->part[p].group = dst.group;
         layout->part[p].scale_type = dst.scale_type;
+        layout->part[p].has_bias = j->bp.config.has.expert_bias;
     }
     return mf__expert_layout_pack(layout, EXPERT_ALIGN, err);
+}
+
+/* A part's bias vector, as F32, into the blob. */
+static mf_status put_bias(job *j, int layer, int expert, const mf__expert_layout *layout, mf__expert_part part,
+                          mf_error *err) {
+    mf__source src;
+    MF__TRY(mf__import_expert_bias(&j->im, layer, expert, part, &src, err));
+    for (int64_t r = 0; r < src.n_rows; r++) {
+        float value;
+        mf__source_row_f32(&src, r, &value);
+        memcpy(j->out + layout->part[part].bias_off + r * (int64_t)sizeof value, &value, sizeof value);
+    }
+    return MF_OK;
 }
 
 static mf_status put_expert(job *j, int layer, int expert, const mf__expert_layout *layout, mf_error *err) {
     int64_t consumed = 0;
     MF__TRY(reserve(j, 0, layout->bytes, err));
+    if (layout->part[0].has_bias) memset(j->out, 0, (size_t)layout->bytes); /* there are gaps before the biases */
     for (int p = 0; p < MF_PART_COUNT; p++) {
-        mf__tensor src, dst = mf__expert_view(layout, (mf__expert_part)p, j->out);
+        mf__source src;
+        mf__tensor dst = mf__expert_view(layout, (mf__expert_part)p, j->out);
         char name[96];
         snprintf(name, sizeof name, "layer %d, expert %d, %s", layer, expert,
                  p == MF_PART_GATE ? "gate_proj"
                  : p == MF_PART_UP ? "up_proj"
                                    : "down_proj");
         MF__TRY(mf__import_expert(&j->im, layer, expert, (mf__expert_part)p, &src, err));
-        if (layout->part[p].type != MF_TYPE_AFFINE && src.type != dst.type)
+        if (dst.type != MF_TYPE_AFFINE && !same_form(&src.stored, &dst))
             return mf__fail(err, MF_E_MISMATCH, "%s is of type %s, the first expert of %s", name,
-                            mf__type_name(src.type), mf__type_name(dst.type));
+                            mf__type_name(src.stored.type), mf__type_name(dst.type));
         MF__TRY(reserve(j, src.n_cols, 0, err));
         MF__TRY(transform(j, name, &src, &dst, j->out + layout->part[p].data_off, j->out + layout->part[p].scales_off,
                           j->out + layout->part[p].biases_off, err));
-        consumed += mf__tensor_bytes(&src);
+        if (layout->part[p].has_bias) MF__TRY(put_bias(j, layer, expert, layout, (mf__expert_part)p, err));
+        consumed += mf__source_bytes(&src);
     }
     MF__TRY(mf__native_writer_expert(j->writer, j->out, err));
     return advance(j, consumed, err);
@@ -268,10 +291,10 @@ static mf_status read_config(job *j, mf__config *config, mf_error *err) {
 
 static mf_status count_bytes(void *ctx, const char *name, const mf__weight_info *w, mf_error *err) {
     job *j = ctx;
-    mf__tensor src;
+    mf__source src;
     bool add_one;
     MF__TRY(mf__import_trunk(&j->im, w, name, &src, &add_one, err));
-    j->total += mf__tensor_bytes(&src);
+    j->total += mf__source_bytes(&src);
     return MF_OK;
 }
 
@@ -284,9 +307,9 @@ static mf_status survey(job *j, mf_error *err) {
         if (!j->bp.kinds[j->bp.kind_of[l]].experts) continue;
         for (int e = 0; e < c->moe.n_experts; e++)
             for (int p = 0; p < MF_PART_COUNT; p++) {
-                mf__tensor src;
+                mf__source src;
                 MF__TRY(mf__import_expert(&j->im, l, e, (mf__expert_part)p, &src, err));
-                j->total += mf__tensor_bytes(&src);
+                j->total += mf__source_bytes(&src);
             }
     }
     return MF_OK;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/internal.h"
+#include "model/names.h"
 
 static mf_status shape_error(const mf__weight_info *w, const char *name, const mf__tensor *t, mf_error *err) {
     return mf__fail(
@@ -29,16 +30,17 @@ static mf_status bind_one(mf_model *m, const mf__weight_info *w, const char *pre
     if (w->kind == MF_WEIGHT_CONST) {
         *out = (mf__tensor){.type = MF_TYPE_F32, .n_planes = 1, .n_rows = 1, .n_cols = w->n_cols, .data = w->data};
     } else {
-        char name[256];
-        snprintf(name, sizeof name, "%s%s", prefix, w->name);
+        char canonical[MF_MAX_NAME], name[MF_MAX_NAME];
+        snprintf(canonical, sizeof canonical, "%s%s", prefix, w->name);
+        mf__names_find(m->native.catalog, m->bp.config.family, canonical, name);
         MF__TRY(mf__catalog_tensor(m->native.catalog, name, w->kind == MF_WEIGHT_MATRIX ? w->n_cols : 0, out, err));
         if (w->kind == MF_WEIGHT_VECTOR)
             MF__TRY(bind_vector(m, w, name, out, err));
         else if (out->n_planes * out->n_rows != w->n_rows || out->n_cols != w->n_cols)
             return shape_error(w, name, out, err);
-        else if (out->type != MF_TYPE_AFFINE && !mf__type_is_float(out->type))
-            return mf__fail(err, MF_E_UNSUPPORTED, "tensor %s is of type %s; F32, F16, BF16 or affine is needed", name,
-                            mf__type_name(out->type));
+        else if (!mf__type_is_matrix(out->type))
+            return mf__fail(err, MF_E_UNSUPPORTED, "tensor %s is of type %s; F32, F16, BF16, MXFP4 or affine is needed",
+                            name, mf__type_name(out->type));
         out->n_rows *= out->n_planes;
         out->n_planes = 1;
     }

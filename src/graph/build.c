@@ -211,13 +211,16 @@ void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v) {
     op->in[1] = v.id;
 }
 
-mf__act mf__g_attention(mf__graph *g, mf__act q, mf__op_params p) {
+mf__act mf__g_attention(mf__graph *g, mf__act q, mf__w sinks, mf__op_params p) {
     int32_t cols = p.attn.n_heads * p.attn.head_dim;
     want_cols(g, "attention", q.id, cols);
     if (p.attn.n_kv_heads <= 0 || p.attn.n_heads % p.attn.n_kv_heads)
         fail(g, "attention: %d heads cannot share %d kv heads", p.attn.n_heads, p.attn.n_kv_heads);
+    if (p.attn.window < 0) fail(g, "attention: a window of %d rows", p.attn.window);
+    if (sinks.id >= 0) want_weight(g, "attention", sinks, 1, p.attn.n_heads);
     mf__op *op = add_op(g, MF_OP_ATTENTION, "attention");
     op->in[0] = q.id;
+    op->w[0] = sinks.id;
     op->p = p;
     return (mf__act){op->out[0] = add_buf(g, "attn_out", MF_PORT_NONE, cols, false)};
 }
@@ -320,23 +323,23 @@ void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__op_params p, mf__
     *shares = (mf__shares){op->out[1] = add_buf(g, "route_shares", MF_PORT_NONE, p.route.top_k, false)};
 }
 
-mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up) {
+mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu) {
     int32_t cols = cols_of(g, gate.id);
     want_cols(g, "glu", up.id, cols);
     mf__op *op = add_op(g, MF_OP_GLU, "glu");
     op->in[0] = gate.id;
     op->in[1] = up.id;
+    op->p.glu = glu;
     return (mf__act){op->out[0] = add_buf(g, "glu", MF_PORT_NONE, cols, false)};
 }
 
-mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, int32_t top_k, int32_t n_inner) {
-    want_cols(g, "experts", ids.id, top_k);
+mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, mf__op_params p) {
+    want_cols(g, "experts", ids.id, p.moe.top_k);
     mf__op *op = add_op(g, MF_OP_EXPERTS, "experts");
     op->in[0] = x.id;
     op->in[1] = ids.id;
-    op->p.moe.top_k = top_k;
-    op->p.moe.n_inner = n_inner;
-    return (mf__pairs){op->out[0] = add_buf(g, "pairs", MF_PORT_NONE, top_k * cols_of(g, x.id), false)};
+    op->p = p;
+    return (mf__pairs){op->out[0] = add_buf(g, "pairs", MF_PORT_NONE, p.moe.top_k * cols_of(g, x.id), false)};
 }
 
 mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__shares shares, mf__act shared,

@@ -167,7 +167,8 @@ void mf__g_part_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, 
 void mf__g_split_q_gate(mf__graph *g, mf__act u, int32_t n_heads, int32_t head_dim, mf__act *q, mf__act *gate);
 void mf__g_rope(mf__graph *g, mf__act x, mf__w inv_freq, mf__op_params p, const char *label); /* in place */
 void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v);
-mf__act mf__g_attention(mf__graph *g, mf__act q, mf__op_params p);
+/* sinks: one logit per head, or MF_NO_WEIGHT */
+mf__act mf__g_attention(mf__graph *g, mf__act q, mf__w sinks, mf__op_params p);
 void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *b, const char *label);
 /* Weights: either kv_b [heads][n_nope rows of W_UK | v_dim rows of W_UV][n_latent] alone, or both: w_uk transposed,
  * [heads][n_latent][n_nope], and w_uv [heads][v_dim][n_latent]. */
@@ -181,8 +182,8 @@ mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps,
 mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a);
 /* bias: added to the scores when choosing (SIGMOID), or MF_NO_WEIGHT */
 void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__op_params p, mf__ids *ids, mf__shares *shares);
-mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up);
-mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, int32_t top_k, int32_t n_inner);
+mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu);
+mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, mf__op_params p);
 /* shared.id and score.id may be -1: no shared expert, no gate on it. */
 mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__shares shares, mf__act shared,
                            mf__act score);

@@ -16,7 +16,7 @@
     X(SPLIT_Q_GATE, "split_q_gate", "u [heads][2*dim] -> q, gate: per head, query block then gate block")              \
     X(ROPE, "rope", "x -> x: rotates pairs of channels by position * inv_freq")                                        \
     X(KV_APPEND, "kv_append", "k, v -> state: rows at the segment's positions")                                        \
-    X(ATTENTION, "attention", "q, state -> o: causal softmax attention over the cached rows")                          \
+    X(ATTENTION, "attention", "q, state -> o: causal softmax attention over the cached rows, or the last of them")     \
     X(SPLIT, "split", "x -> a, b: the first columns of each row, and the rest")                                        \
     X(MLA_ATTENTION, "mla_attention", "q, state -> o: attention over cached latents, expanded by W_UK and W_UV")       \
     X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate)")                                                 \
@@ -27,7 +27,7 @@
     X(GATED_NORM, "gated_norm", "x, z -> y: per head rms_norm(x) * w * silu(z)")                                       \
     X(ADD, "add", "a, b -> y: a + b")                                                                                  \
     X(ROUTE, "route", "logits -> ids, weights: the experts of each token and their shares")                            \
-    X(GLU, "glu", "gate, up -> y: silu(gate) * up")                                                                    \
+    X(GLU, "glu", "gate, up -> y: silu(gate) * up, or the clamped form")                                               \
     X(EXPERTS, "experts", "x, ids -> pairs: expert ids[t][k] applied to x[t], for the experts in the bank")            \
     X(COMBINE, "combine", "h, pairs, weights, shared, score -> y: h + sum_k w_k pair_k + sigmoid(score) shared")
 
@@ -53,6 +53,17 @@ typedef enum mf__mla_form {
     MF_MLA_UNABSORBED /* cached latents are expanded to keys and values, which all rows of the segment then share */
 } mf__mla_form;
 
+typedef enum mf__glu_kind {
+    MF_GLU_SILU,    /* silu(gate) * up */
+    MF_GLU_CLAMPED, /* g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
+} mf__glu_kind;
+
+/* The activation of a gated feed-forward. All zero: silu. */
+typedef struct mf__glu {
+    mf__glu_kind kind;
+    float alpha, limit;
+} mf__glu;
+
 #define MF_MAX_TOPK 16
 
 /* What does not change from run to run. */
@@ -73,7 +84,8 @@ typedef union mf__op_params {
     struct {
         int32_t n_heads, n_kv_heads, head_dim;
         float scale;
-    } attn;
+        int32_t window; /* the newest rows that take part, the query's own among them; 0: all */
+    } attn;             /* weight slot 0, if any: a sink per head, a logit that takes its share and brings no value */
     struct {
         int32_t n_first;
     } cut; /* SPLIT */
@@ -97,7 +109,9 @@ typedef union mf__op_params {
     } route;
     struct {
         int32_t top_k, n_inner; /* n_inner: an expert's width */
+        mf__glu glu;
     } moe;
+    mf__glu glu; /* GLU */
 } mf__op_params;
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "model/family.h"
+#include "model/keys.h"
 
 static mf_status add_eos(mf__config *config, const json_t *value, const char *where, mf_error *err) {
     if (!value || json_is_null(value)) return MF_OK;
@@ -41,6 +42,7 @@ static mf_status common(const json_t *text, const char *where, mf__config *c, mf
     MF__TRY(mf__json_opt_int(text, where, "max_position_embeddings", 1, 1 << 30, 4096, &ctx, err));
     MF__TRY(mf__json_opt_double(text, where, "rms_norm_eps", 0, 1, 1e-6, &eps, err));
     MF__TRY(mf__json_opt_bool(text, where, "tie_word_embeddings", false, &c->tied_head, err));
+    MF__TRY(mf__keys_want(text, where, "hidden_act", "silu", err));
     c->n_layers = (int32_t)layers;
     c->n_hidden = (int32_t)hidden;
     c->n_vocab = (int32_t)vocab;
@@ -67,6 +69,7 @@ mf_status mf__config_parse(const json_t *root, const char *where, mf__config *ou
     MF__TRY(mf__json_get_string(root, where, "model_type", &type, err));
     out->family = mf__family_find(type);
     if (!out->family) return unknown_type(where, type, err);
+    out->has = out->family->has;
     snprintf(out->model_type, sizeof out->model_type, "%s", type);
 
     const json_t *text = json_object_get(root, "text_config");

@@ -1,9 +1,12 @@
-/* The table of families, and what is done alike for all of them. */
+/* The table of families. */
 #include <string.h>
 
 #include "model/family.h"
 
-const mf__family *const mf__families[] = {&mf__qwen3_5_moe, &mf__deepseek_v3, NULL};
+const mf__family *const mf__families[] = {
+    &mf__qwen3_5_moe, &mf__qwen3_next, &mf__qwen3_moe,  &mf__deepseek_v3,
+    &mf__glm4_moe,    &mf__gpt_oss,    &mf__minimax_m2, NULL,
+};
 
 const mf__family *mf__family_find(const char *model_type) {
     for (int i = 0; mf__families[i]; i++)
@@ -16,29 +19,16 @@ void mf__config_look(mf__config *config, const mf__catalog *cat) {
     if (config->family->look) config->family->look(config, cat);
 }
 
-mf_status mf__blueprint_build(const mf__config *config, mf__blueprint *out, mf_error *err) {
-    memset(out, 0, sizeof *out);
-    out->config = *config;
-    mf_status st = config->family->build(out, err);
-    if (st != MF_OK) mf__blueprint_free(out);
-    return st;
-}
+static const mf__expert_spelling EACH = {
+    .weight = {"mlp.experts.#.gate_proj.weight", "mlp.experts.#.up_proj.weight", "mlp.experts.#.down_proj.weight"}};
+static const mf__expert_spelling SWITCH = {
+    .weight = {"mlp.switch_mlp.gate_proj.weight", "mlp.switch_mlp.up_proj.weight", "mlp.switch_mlp.down_proj.weight"}};
+static const mf__expert_spelling FUSED = {
+    .weight = {"mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
+    .fuse = MF_FUSE_HALVES};
 
-void mf__layer_graphs(const mf__layer_kind *kind, const mf__graph *out[MF_LAYER_GRAPHS]) {
-    out[0] = kind->mix;
-    out[1] = kind->shared;
-    out[2] = kind->experts;
-    out[3] = kind->combine;
-}
+const mf__expert_spelling *const mf__expert_spellings[] = {&EACH, &SWITCH, &FUSED, NULL};
 
-void mf__blueprint_free(mf__blueprint *bp) {
-    mf__graph_free(bp->embed);
-    mf__graph_free(bp->tail);
-    for (int i = 0; i < bp->n_kinds; i++) {
-        mf__graph_free(bp->kinds[i].mix);
-        mf__graph_free(bp->kinds[i].shared);
-        mf__graph_free(bp->kinds[i].experts);
-        mf__graph_free(bp->kinds[i].combine);
-    }
-    memset(bp, 0, sizeof *bp);
-}
+const char *const mf__zero_centred_norms[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
+                                              ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",
+                                              "model.norm.weight",        NULL};

@@ -1,10 +1,11 @@
-/* A family: how its config reads, which graphs it is made of, and how its checkpoints spell their tensors.
- * Adding one is a file with these functions and a row in families.c. */
+/* A family: how its config reads, which parts it is made of, and how its checkpoints spell their tensors.
+ * Adding one is a file with these and a row in families.c: docs/models.md. */
 #ifndef MF_MODEL_FAMILY_H
 #define MF_MODEL_FAMILY_H
 
 #include "graph/graph.h"
 #include "model/config.h"
+#include "quant/expert.h"
 #include "weights/catalog.h"
 
 /* One kind of layer: what all layers with the same mixer and the same feed-forward share.
@@ -16,13 +17,15 @@
  *
  * A dense layer has no experts and no shared graph; its combine is the whole feed-forward: H_MID, H_POST -> HIDDEN. */
 typedef struct mf__layer_kind {
-    const char *name; /* "linear", "full" */
+    const char *name; /* "linear", "full", "sliding"; "full, dense" */
+    mf__mixer mixer;
+    bool dense;
     mf__graph *mix, *shared, *experts, *combine;
     int32_t k_cols, v_cols;            /* KV row widths; 0: keeps no KV */
     int64_t conv_floats, delta_floats; /* recurrent state; 0: none */
 } mf__layer_kind;
 
-#define MF_MAX_KINDS 4
+#define MF_MAX_KINDS (2 * MF_MIX_COUNT)
 #define MF_LAYER_GRAPHS 4
 
 typedef struct mf__blueprint {
@@ -34,32 +37,78 @@ typedef struct mf__blueprint {
     uint8_t kind_of[MF_MAX_LAYERS];
 } mf__blueprint;
 
+/* Another spelling of a piece of a tensor's name: where the graphs say `ours`, a checkpoint may say `theirs`. */
+typedef struct mf__alias {
+    const char *ours, *theirs;
+} mf__alias;
+
+/* A matrix of ours whose rows are rows of a larger one in the checkpoint: row r is row row_of(r) of `theirs`. */
+typedef struct mf__regroup {
+    const char *ours, *theirs; /* after "model.layers.N." */
+    int64_t (*row_of)(const mf__config *c, int64_t row);
+} mf__regroup;
+
+typedef enum mf__fuse {
+    MF_FUSE_NONE,       /* gate and up have a tensor each */
+    MF_FUSE_HALVES,     /* one tensor: all rows of gate, then all of up */
+    MF_FUSE_INTERLEAVED /* one tensor: a row of gate, a row of up, and so on */
+} mf__fuse;
+
+/* One way to name and lay out the experts. Names come after "model.layers.N."; # stands for the expert's number, and
+ * a name without it is a tensor of all experts. A name that ends in _blocks is MXFP4, with _scales beside it. */
+typedef struct mf__expert_spelling {
+    const char *weight[MF_PART_COUNT];
+    const char *bias[MF_PART_COUNT]; /* NULL unless the family's experts have biases */
+    mf__fuse fuse;
+    bool transposed; /* stored [in][out] instead of [out][in] */
+} mf__expert_spelling;
+
 struct mf__family {
     const char *name;
+    const char *models;             /* what it is known for, for the documentation */
     const char *const *model_types; /* spellings in config.json; NULL ends */
-    /* text: the object that holds the hyper-parameters */
+    mf__features has;
+    /* text: the object that holds the hyper-parameters; what all families share is read already */
     mf_status (*configure)(const json_t *text, const char *where, mf__config *config, mf_error *err);
-    mf_status (*build)(mf__blueprint *bp, mf_error *err);
+
+    /* Checkpoints. NULL for each: nothing of the kind. */
+    const mf__alias *aliases;                  /* a NULL name ends */
+    const mf__regroup *regroups;               /* a NULL name ends */
+    const mf__expert_spelling *const *experts; /* tried in order, NULL ends; NULL: mf__expert_spellings */
     /* Norm weights that raw checkpoints store as w - 1 (name endings; NULL ends), and a tensor of each layer of kind
-     * `raw_mixer` whose last dimension tells raw from converted (1 when converted). NULL: plain weights. */
+     * `raw_mixer` whose last dimension tells raw from converted (1 when converted). */
     const char *const *zero_centred_norms;
     const char *raw_witness;
     mf__mixer raw_mixer;
-    /* What the config leaves open and only the tensors tell. NULL: nothing. */
+    /* What the config leaves open and only the tensors tell. */
     void (*look)(mf__config *config, const mf__catalog *cat);
 };
 
 extern const mf__family *const mf__families[];             /* NULL ends */
 const mf__family *mf__family_find(const char *model_type); /* NULL when unknown */
 
+/* mlp.experts.#.gate_proj.weight; mlp.switch_mlp.gate_proj.weight; mlp.experts.gate_up_proj */
+extern const mf__expert_spelling *const mf__expert_spellings[];
+/* The norms that Qwen's hybrid models store as w - 1. */
+extern const char *const mf__zero_centred_norms[];
+
+/* features.c: the table of MF_FEATURES columns. */
+#define MF_FEATURES 12
+const char *mf__feature_name(int column); /* "attention", "rope", "router", ... */
+/* What a family (or, with its own features, a model) has in that column; text has room for size bytes. */
+void mf__feature_text(const mf__features *has, int column, char *text, size_t size);
+const char *mf__mixer_key(mf__mixer mixer);  /* in layer_types: "full_attention" */
+const char *mf__mixer_name(mf__mixer mixer); /* "full" */
+
 /* Graphs for config (which mf__config_parse filled). */
 mf_status mf__blueprint_build(const mf__config *config, mf__blueprint *out, mf_error *err);
 void mf__blueprint_free(mf__blueprint *bp);
 void mf__layer_graphs(const mf__layer_kind *kind, const mf__graph *out[MF_LAYER_GRAPHS]); /* NULL where absent */
 
-/* Between the two: lets the family see the tensors, of a checkpoint or of a native directory. */
+/* Between reading a config and building: lets the family see the tensors, of a checkpoint or of a native directory. */
 void mf__config_look(mf__config *config, const mf__catalog *cat);
 
-extern const mf__family mf__qwen3_5_moe, mf__deepseek_v3;
+extern const mf__family mf__qwen3_5_moe, mf__qwen3_next, mf__qwen3_moe, mf__deepseek_v3, mf__glm4_moe, mf__gpt_oss,
+    mf__minimax_m2;
 
 #endif

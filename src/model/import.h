@@ -6,7 +6,7 @@
 #define MF_MODEL_IMPORT_H
 
 #include "model/family.h"
-#include "quant/expert.h"
+#include "model/source.h"
 #include "weights/catalog.h"
 
 typedef struct mf__import {
@@ -15,18 +15,17 @@ typedef struct mf__import {
     bool raw_norms; /* this checkpoint stores the family's zero-centred norms as w - 1 */
 } mf__import;
 
-/* Whether a checkpoint (or a native directory) has a tensor with that canonical name, in any spelling. */
-bool mf__import_has(const mf__catalog *cat, const char *name);
-
 mf_status mf__import_open(const mf__catalog *cat, const mf__blueprint *bp, mf__import *out, mf_error *err);
 
 /* The trunk tensor with that canonical name and shape. *add_one: its values are to be used as 1 + w. */
-mf_status mf__import_trunk(const mf__import *im, const mf__weight_info *w, const char *name, mf__tensor *out,
+mf_status mf__import_trunk(const mf__import *im, const mf__weight_info *w, const char *name, mf__source *out,
                            bool *add_one, mf_error *err);
 
-/* One matrix of one expert, as a borrowed view. */
-mf_status mf__import_expert(const mf__import *im, int layer, int expert, mf__expert_part part, mf__tensor *out,
+/* One matrix of one expert; and its bias vector as a matrix of one column (MF_E_INVALID if the family has none). */
+mf_status mf__import_expert(const mf__import *im, int layer, int expert, mf__expert_part part, mf__source *out,
                             mf_error *err);
+mf_status mf__import_expert_bias(const mf__import *im, int layer, int expert, mf__expert_part part, mf__source *out,
+                                 mf_error *err);
 
 /* Calls fn for every trunk weight of the model with its canonical name, each name once; stops at the first error. */
 typedef mf_status mf__weight_fn(void *ctx, const char *name, const mf__weight_info *w, mf_error *err);

@@ -46,7 +46,7 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__normed x) {
                                    .head_dim = nope + rot,
                                    .offset = nope,
                                    .n_rot = rot,
-                                   .interleaved = !c->mla.half_split,
+                                   .interleaved = c->has.interleaved,
                                    .scale = (float)mf__rope_attention_factor(&c->rope)}};
     mf__op_params mla = {.mla = {.n_heads = heads,
                                  .n_latent = latent,

@@ -1,35 +1,50 @@
-/* The mixture-of-experts half of a layer. */
+/* The second half of a layer: a mixture of experts, or one dense feed-forward. */
+#include <stdio.h>
+
 #include "model/parts.h"
 
-void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x, mf__w bias, mf__op_params route) {
-    mf__w w = mf__g_matrix(g, "mlp.gate.weight", c->moe.n_experts, c->n_hidden);
+void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x) {
+    int64_t n = c->moe.n_experts;
+    mf__op_params route = {.route = {.kind = c->has.route,
+                                     .n_experts = c->moe.n_experts,
+                                     .top_k = c->moe.top_k,
+                                     .n_groups = c->moe.n_groups,
+                                     .top_groups = c->moe.top_groups,
+                                     .renorm = c->moe.renorm,
+                                     .scale = (float)c->moe.scale}};
+    mf__w w = mf__g_matrix(g, "mlp.gate.weight", n, c->n_hidden);
+    mf__w bias = c->has.route_bias ? mf__g_vector(g, "mlp.gate.bias", 1, n) : MF_NO_WEIGHT;
+    mf__w choice = c->has.choice_bias ? mf__g_vector(g, "mlp.gate.e_score_correction_bias", 1, n) : MF_NO_WEIGHT;
     mf__ids ids;
     mf__shares shares;
-    mf__g_route(g, mf__g_project(g, x, w, MF_NO_WEIGHT, "router"), bias, route, &ids, &shares);
+    mf__g_route(g, mf__g_project(g, x, w, bias, "router"), choice, route, &ids, &shares);
     mf__g_export(g, ids.id, MF_PORT_ROUTE_IDS);
     mf__g_export(g, shares.id, MF_PORT_ROUTE_SHARES);
 }
 
+/* x -> down(glu(gate x, up x)), with the weights PREFIX.gate_proj.weight and so on */
+static mf__act feed_forward(mf__graph *g, const mf__config *c, mf__normed x, const char *prefix, int64_t inner) {
+    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
+    char name[96];
+    mf__w w[3];
+    for (int p = 0; p < 3; p++) {
+        snprintf(name, sizeof name, "%s.%s.weight", prefix, parts[p]);
+        w[p] = mf__g_matrix(g, name, p == 2 ? c->n_hidden : inner, p == 2 ? inner : c->n_hidden);
+    }
+    mf__act gate = mf__g_project(g, x, w[0], MF_NO_WEIGHT, parts[0]);
+    mf__act up = mf__g_project(g, x, w[1], MF_NO_WEIGHT, parts[1]);
+    return mf__g_matmul(g, mf__g_glu(g, gate, up, c->moe.glu), w[2], MF_NO_WEIGHT, parts[2]);
+}
+
 mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err) {
-    int64_t inner = c->moe.n_shared_inner, hidden = c->n_hidden;
     MF__TRY(mf__graph_create("shared", out, err));
     mf__graph *g = *out;
     mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->n_hidden);
-    bool plain = c->moe.shared_plain;
-    const char *gate_name = plain ? "mlp.shared_experts.gate_proj.weight" : "mlp.shared_expert.gate_proj.weight";
-    const char *up_name = plain ? "mlp.shared_experts.up_proj.weight" : "mlp.shared_expert.up_proj.weight";
-    const char *down_name = plain ? "mlp.shared_experts.down_proj.weight" : "mlp.shared_expert.down_proj.weight";
-    mf__w w_gate = mf__g_matrix(g, gate_name, inner, hidden);
-    mf__w w_up = mf__g_matrix(g, up_name, inner, hidden);
-    mf__w w_down = mf__g_matrix(g, down_name, hidden, inner);
-    mf__act gate = mf__g_project(g, x, w_gate, MF_NO_WEIGHT, "shared_gate_proj");
-    mf__act up = mf__g_project(g, x, w_up, MF_NO_WEIGHT, "shared_up_proj");
-    mf__act down = mf__g_matmul(g, mf__g_glu(g, gate, up), w_down, MF_NO_WEIGHT, "shared_down_proj");
+    mf__act down = feed_forward(g, c, x, "mlp.shared_expert", c->moe.n_shared_inner);
     mf__g_export(g, down.id, MF_PORT_SHARED);
-    if (!plain) {
-        mf__w w_score = mf__g_matrix(g, "mlp.shared_expert_gate.weight", 1, hidden);
-        mf__act score = mf__g_project(g, x, w_score, MF_NO_WEIGHT, "shared_score");
-        mf__g_export(g, score.id, MF_PORT_SHARED_SCORE);
+    if (c->has.shared == MF_SHARED_GATED) {
+        mf__w w_score = mf__g_matrix(g, "mlp.shared_expert_gate.weight", 1, c->n_hidden);
+        mf__g_export(g, mf__g_project(g, x, w_score, MF_NO_WEIGHT, "shared_score").id, MF_PORT_SHARED_SCORE);
     }
     return mf__graph_finish(g, err);
 }
@@ -37,8 +52,9 @@ mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err) {
 mf_status mf__part_experts(const mf__config *c, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create("experts", out, err));
     mf__graph *g = *out;
+    mf__op_params p = {.moe = {.top_k = c->moe.top_k, .n_inner = c->moe.n_inner, .glu = c->moe.glu}};
     mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->n_hidden);
-    mf__pairs pairs = mf__g_experts(g, x, mf__g_in_ids(g, c->moe.top_k), c->moe.top_k, c->moe.n_inner);
+    mf__pairs pairs = mf__g_experts(g, x, mf__g_in_ids(g, c->moe.top_k), p);
     mf__g_export(g, pairs.id, MF_PORT_PAIRS);
     return mf__graph_finish(g, err);
 }
@@ -50,11 +66,19 @@ mf_status mf__part_combine(const mf__config *c, mf__graph **out, mf_error *err) 
     mf__pairs pairs = mf__g_in_pairs(g, c->moe.top_k * c->n_hidden);
     mf__shares shares = mf__g_in_shares(g, c->moe.top_k);
     mf__act shared = {-1}, score = {-1};
-    if (c->moe.n_shared_inner) {
-        shared = mf__g_in_act(g, MF_PORT_SHARED, c->n_hidden);
-        if (!c->moe.shared_plain) score = mf__g_in_act(g, MF_PORT_SHARED_SCORE, 1);
-    }
+    if (c->moe.n_shared_inner) shared = mf__g_in_act(g, MF_PORT_SHARED, c->n_hidden);
+    if (c->moe.n_shared_inner && c->has.shared == MF_SHARED_GATED) score = mf__g_in_act(g, MF_PORT_SHARED_SCORE, 1);
     mf__residual y = mf__g_combine(g, h, pairs, shares, shared, score);
+    mf__g_export(g, y.id, MF_PORT_HIDDEN);
+    return mf__graph_finish(g, err);
+}
+
+mf_status mf__part_dense(const mf__config *c, mf__graph **out, mf_error *err) {
+    MF__TRY(mf__graph_create("dense", out, err));
+    mf__graph *g = *out;
+    mf__residual h = mf__g_in_residual(g, MF_PORT_H_MID, c->n_hidden);
+    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->n_hidden);
+    mf__residual y = mf__g_add(g, h, feed_forward(g, c, x, "mlp", c->n_dense_inner));
     mf__g_export(g, y.id, MF_PORT_HIDDEN);
     return mf__graph_finish(g, err);
 }

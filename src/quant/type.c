@@ -5,6 +5,7 @@
 
 #include "quant/affine.h"
 #include "quant/half.h"
+#include "quant/mxfp4.h"
 
 static const struct {
     const char *name;
@@ -21,7 +22,7 @@ const char *mf__type_name(mf__type type) {
 
 bool mf__type_parse(const char *name, mf__type *out) {
     for (int i = 0; i < MF_TYPE_COUNT; i++) {
-        if (i == MF_TYPE_AFFINE || strcmp(name, types[i].name) != 0) continue;
+        if (mf__type_has_scales((mf__type)i) || strcmp(name, types[i].name) != 0) continue;
         *out = (mf__type)i;
         return true;
     }
@@ -36,28 +37,37 @@ bool mf__type_is_float(mf__type type) {
     return type == MF_TYPE_F32 || type == MF_TYPE_F16 || type == MF_TYPE_BF16;
 }
 
+bool mf__type_has_scales(mf__type type) {
+    return type == MF_TYPE_AFFINE || type == MF_TYPE_MXFP4;
+}
+
+bool mf__type_is_matrix(mf__type type) {
+    return mf__type_is_float(type) || mf__type_has_scales(type);
+}
+
 int64_t mf__tensor_row_bytes(const mf__tensor *t) {
     int bits = t->type == MF_TYPE_AFFINE ? t->bits : mf__type_bits(t->type);
     return t->n_cols * bits / 8;
 }
 
-/* Bytes of scales (and as many of biases) for one row. */
-static int64_t scale_row_bytes(const mf__tensor *t) {
-    return t->type == MF_TYPE_AFFINE ? t->n_cols / t->group * (mf__type_bits(t->scale_type) / 8) : 0;
+int64_t mf__tensor_scale_bytes(const mf__tensor *t) {
+    return mf__type_has_scales(t->type) ? t->n_cols / t->group * (mf__type_bits(t->scale_type) / 8) : 0;
+}
+
+int64_t mf__tensor_bias_bytes(const mf__tensor *t) {
+    return t->type == MF_TYPE_AFFINE ? mf__tensor_scale_bytes(t) : 0;
 }
 
 int64_t mf__tensor_bytes(const mf__tensor *t) {
-    return t->n_planes * t->n_rows * (mf__tensor_row_bytes(t) + 2 * scale_row_bytes(t));
+    return t->n_planes * t->n_rows * (mf__tensor_row_bytes(t) + mf__tensor_scale_bytes(t) + mf__tensor_bias_bytes(t));
 }
 
 /* The same tensor, seen from `rows` rows further on. */
 static mf__tensor advance(const mf__tensor *t, int64_t rows) {
     mf__tensor view = *t;
     view.data = (const uint8_t *)t->data + rows * mf__tensor_row_bytes(t);
-    if (t->type == MF_TYPE_AFFINE) {
-        view.scales = (const uint8_t *)t->scales + rows * scale_row_bytes(t);
-        view.biases = (const uint8_t *)t->biases + rows * scale_row_bytes(t);
-    }
+    if (mf__type_has_scales(t->type)) view.scales = (const uint8_t *)t->scales + rows * mf__tensor_scale_bytes(t);
+    if (t->type == MF_TYPE_AFFINE) view.biases = (const uint8_t *)t->biases + rows * mf__tensor_bias_bytes(t);
     return view;
 }
 
@@ -97,6 +107,7 @@ void mf__tensor_row_f32(const mf__tensor *t, int64_t row, float *out) {
     case MF_TYPE_U8: EACH(uint8_t, (float)v);
     case MF_TYPE_BOOL: EACH(uint8_t, v ? 1.0f : 0.0f);
     case MF_TYPE_AFFINE: mf__affine_decode_row(p, r.scales, r.biases, r.scale_type, n, r.bits, r.group, out); break;
+    case MF_TYPE_MXFP4: mf__mxfp4_decode_row(p, r.scales, n, out); break;
     case MF_TYPE_COUNT: break;
     }
 }

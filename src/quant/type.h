@@ -21,7 +21,8 @@
     X(U16, "U16", 16)                                                                                                  \
     X(U8, "U8", 8)                                                                                                     \
     X(BOOL, "BOOL", 8)                                                                                                 \
-    X(AFFINE, "AFFINE", 0) /* MLX groups: codes (U32 words), scales, biases; bits and group are in the tensor */
+    X(AFFINE, "AFFINE", 0) /* MLX groups: codes (U32 words), scales, biases; bits and group are in the tensor */       \
+    X(MXFP4, "MXFP4", 4)   /* E2M1 codes, two to a byte, low first; one E8M0 scale byte for 32 of them */
 
 typedef enum mf__type {
 #define ENUM(id, name, bits) MF_TYPE_##id,
@@ -31,29 +32,35 @@ typedef enum mf__type {
 } mf__type;
 
 const char *mf__type_name(mf__type type);
-bool mf__type_parse(const char *name, mf__type *out); /* false for unknown names and for AFFINE */
+bool mf__type_parse(const char *name, mf__type *out); /* false for unknown names and for types with scales */
 int mf__type_bits(mf__type type);                     /* 0 for AFFINE */
 bool mf__type_is_float(mf__type type);                /* F32, F16, BF16: what a backend reads directly */
+bool mf__type_has_scales(mf__type type);              /* AFFINE, MXFP4: more than one piece, never one stored entry */
+bool mf__type_is_matrix(mf__type type);               /* what a matrix of a model may be: the floats, AFFINE, MXFP4 */
+
+#define MF_MXFP4_GROUP 32
 
 #define MF_MAX_DIMS 6
 
 /* A borrowed, read-only matrix (or vector: n_rows 1; or stack: n_planes > 1) as a backend sees it.
- * Rows are contiguous; AFFINE keeps its three parts. Nothing here owns memory. */
+ * Rows are contiguous; AFFINE keeps its three parts, MXFP4 its two. Nothing here owns memory. */
 typedef struct mf__tensor {
     mf__type type;
     int64_t n_planes; /* experts or heads stacked; 1 for a plain matrix */
     int64_t n_rows;   /* output dimension */
     int64_t n_cols;   /* input dimension, in logical elements */
     const void *data; /* [n_planes][n_rows][row bytes] */
-    /* AFFINE only */
-    int bits;            /* 2, 3, 4, 5, 6, 8 */
-    int group;           /* 32, 64, 128 */
-    mf__type scale_type; /* F32, F16, BF16: of scales and biases */
+    /* AFFINE and MXFP4 only */
+    int bits;            /* 2, 3, 4, 5, 6, 8; MXFP4: 4 */
+    int group;           /* 32, 64, 128; MXFP4: 32 */
+    mf__type scale_type; /* F32, F16, BF16: of scales and biases; MXFP4: U8 */
     const void *scales;  /* [n_planes][n_rows][n_cols / group] */
-    const void *biases;  /* same */
+    const void *biases;  /* same; MXFP4: NULL */
 } mf__tensor;
 
 int64_t mf__tensor_row_bytes(const mf__tensor *t);               /* of data, one row */
+int64_t mf__tensor_scale_bytes(const mf__tensor *t);             /* of scales, one row; 0 where there are none */
+int64_t mf__tensor_bias_bytes(const mf__tensor *t);              /* of biases, one row; 0 where there are none */
 int64_t mf__tensor_bytes(const mf__tensor *t);                   /* data + scales + biases */
 mf__tensor mf__tensor_plane(const mf__tensor *t, int64_t plane); /* a view of one matrix of the stack */
 

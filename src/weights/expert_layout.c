@@ -4,7 +4,9 @@
  *      {"name": "gate", "dtype": "AFFINE", "rows": 512, "cols": 2048, "bits": 4, "group": 64, "scale_dtype": "BF16",
  *       "data": 0, "scales": 524288, "biases": 557056}, ... "up" ... "down" ...]}
  *
- * data, scales and biases are offsets in the blob. Plain types have dtype, rows, cols and data only. */
+ * data, scales and biases are offsets in the blob. Plain types have dtype, rows, cols and data only; MXFP4 has scales
+ * (one byte for 32 values) as well. "bias", where a part has it, is the offset of a vector of rows F32 values that is
+ * added to the product. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,12 +15,14 @@
 /* Larger than any number in a layout can be; mf__expert_layout_check has the real limits. */
 #define BIG ((int64_t)1 << 50)
 
-static mf_status get_type(const char *where, const json_t *obj, const char *key, bool affine_ok, mf__type *out,
+static mf_status get_type(const char *where, const json_t *obj, const char *key, bool matrix, mf__type *out,
                           mf_error *err) {
     const char *text;
     MF__TRY(mf__json_get_string(obj, where, key, &text, err));
-    if (affine_ok && strcmp(text, mf__type_name(MF_TYPE_AFFINE)) == 0)
+    if (matrix && strcmp(text, mf__type_name(MF_TYPE_AFFINE)) == 0)
         *out = MF_TYPE_AFFINE;
+    else if (matrix && strcmp(text, mf__type_name(MF_TYPE_MXFP4)) == 0)
+        *out = MF_TYPE_MXFP4;
     else if (!mf__type_parse(text, out))
         return mf__fail(err, MF_E_UNSUPPORTED, "%s: %s \"%.40s\" is not known", where, key, text);
     return MF_OK;
@@ -30,6 +34,14 @@ static mf_status read_part(const char *where, const json_t *obj, mf__expert_layo
     MF__TRY(mf__json_get_int(obj, where, "rows", 1, BIG, &layout->part[i].n_rows, err));
     MF__TRY(mf__json_get_int(obj, where, "cols", 1, BIG, &layout->part[i].n_cols, err));
     MF__TRY(mf__json_get_int(obj, where, "data", 0, BIG, &layout->part[i].data_off, err));
+    layout->part[i].has_bias = json_object_get(obj, "bias") != NULL;
+    if (layout->part[i].has_bias) MF__TRY(mf__json_get_int(obj, where, "bias", 0, BIG, &layout->part[i].bias_off, err));
+    if (layout->part[i].type == MF_TYPE_MXFP4) {
+        layout->part[i].bits = 4;
+        layout->part[i].group = MF_MXFP4_GROUP;
+        layout->part[i].scale_type = MF_TYPE_U8;
+        return mf__json_get_int(obj, where, "scales", 0, BIG, &layout->part[i].scales_off, err);
+    }
     if (layout->part[i].type != MF_TYPE_AFFINE) return MF_OK;
     MF__TRY(mf__json_get_int(obj, where, "bits", 2, 8, &bits, err));
     MF__TRY(mf__json_get_int(obj, where, "group", 32, 128, &group, err));
@@ -76,19 +88,33 @@ mf_status mf__experts_from_json(const char *where, const json_t *obj, mf__expert
     return MF_OK;
 }
 
+/* What a part has besides name, type and shape; NULL when out of memory. */
+static json_t *part_offsets(const mf__expert_layout *layout, int i) {
+    json_int_t data = layout->part[i].data_off, scales = layout->part[i].scales_off;
+    json_t *rest = NULL;
+    if (layout->part[i].type == MF_TYPE_AFFINE)
+        rest = json_pack("{s:i, s:i, s:s, s:I, s:I, s:I}", "bits", layout->part[i].bits, "group", layout->part[i].group,
+                         "scale_dtype", mf__type_name(layout->part[i].scale_type), "data", data, "scales", scales,
+                         "biases", (json_int_t)layout->part[i].biases_off);
+    else if (layout->part[i].type == MF_TYPE_MXFP4)
+        rest = json_pack("{s:I, s:I}", "data", data, "scales", scales);
+    else
+        rest = json_pack("{s:I}", "data", data);
+    if (rest && layout->part[i].has_bias &&
+        json_object_set_new(rest, "bias", json_integer((json_int_t)layout->part[i].bias_off))) {
+        json_decref(rest);
+        return NULL;
+    }
+    return rest;
+}
+
 json_t *mf__experts_to_json(const mf__expert_layout *layout, int n_experts) {
     json_t *parts = json_array();
     for (int i = 0; i < MF_PART_COUNT; i++) {
         json_t *part = json_pack("{s:s, s:s, s:I, s:I}", "name", mf__expert_part_name((mf__expert_part)i), "dtype",
                                  mf__type_name(layout->part[i].type), "rows", (json_int_t)layout->part[i].n_rows,
                                  "cols", (json_int_t)layout->part[i].n_cols);
-        json_t *rest =
-            layout->part[i].type == MF_TYPE_AFFINE
-                ? json_pack("{s:i, s:i, s:s, s:I, s:I, s:I}", "bits", layout->part[i].bits, "group",
-                            layout->part[i].group, "scale_dtype", mf__type_name(layout->part[i].scale_type), "data",
-                            (json_int_t)layout->part[i].data_off, "scales", (json_int_t)layout->part[i].scales_off,
-                            "biases", (json_int_t)layout->part[i].biases_off)
-                : json_pack("{s:I}", "data", (json_int_t)layout->part[i].data_off);
+        json_t *rest = part_offsets(layout, i);
         bool ok = part && rest && json_object_update(part, rest) == 0;
         json_decref(rest);
         if (!ok || json_array_append(parts, part) != 0) {

@@ -4,7 +4,8 @@
  *   X.scales  BF16, F16 or F32 [..., rows, groups]
  *   X.biases  the same                   groups = cols / group
  *
- * Neither bits nor group is stored: with cols known the shapes give both. */
+ * Neither bits nor group is stored: with cols known the shapes give both. U8 scales without biases, one for 32 values
+ * of 4 bits, are MXFP4. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,6 +62,26 @@ static bool infer(int64_t words, int64_t groups, int64_t n_cols, int *bits, int 
     return false;
 }
 
+/* X.weight U32 [..., rows, cols / 8] with X.scales U8 [..., rows, cols / 32] */
+static bool is_mxfp4(const mf__entry *weight, const mf__entry *scales) {
+    return scales->type == MF_TYPE_U8 && same_shape(weight, scales, false) &&
+           weight->dims[weight->n_dims - 1] == scales->dims[scales->n_dims - 1] * (MF_MXFP4_GROUP / 8);
+}
+
+static mf_status mxfp4_view(const mf__catalog *cat, const mf__entry *weight, const mf__entry *scales, int64_t n_cols,
+                            mf__tensor *out, mf_error *err) {
+    *out = plain_view(weight);
+    out->type = MF_TYPE_MXFP4;
+    out->n_cols = MF_MXFP4_GROUP * scales->dims[scales->n_dims - 1];
+    out->bits = 4;
+    out->group = MF_MXFP4_GROUP;
+    out->scale_type = MF_TYPE_U8;
+    out->scales = scales->data;
+    if (!n_cols || n_cols == out->n_cols) return MF_OK;
+    return mf__fail(err, MF_E_MISMATCH, "%s: tensor %s is MXFP4 with rows of %" PRId64 ", expected rows of %" PRId64,
+                    mf__catalog_file(cat, weight->file), weight->name, out->n_cols, n_cols);
+}
+
 static mf_status affine_view(const mf__catalog *cat, const mf__entry *weight, int64_t n_cols, mf__tensor *out,
                              mf_error *err) {
     const char *file = mf__catalog_file(cat, weight->file);
@@ -71,9 +92,10 @@ static mf_status affine_view(const mf__catalog *cat, const mf__entry *weight, in
         return mf__fail(err, MF_E_NOT_FOUND,
                         "%s: tensor %s holds quantized codes (U32 %s) but there are no .scales beside it", file,
                         weight->name, w);
+    if (!biases && is_mxfp4(weight, scales)) return mxfp4_view(cat, weight, scales, n_cols, out, err);
     if (!biases)
         return mf__fail(err, MF_E_UNSUPPORTED,
-                        "%s: tensor %s has .scales (%s) but no .biases: only affine quantization is read, not mxfp4, "
+                        "%s: tensor %s has .scales (%s) but no .biases: affine quantization and mxfp4 are read, not "
                         "mxfp8 or nvfp4",
                         file, weight->name, mf__type_name(scales->type));
     if (!mf__type_is_float(scales->type) || scales->type != biases->type)

@@ -42,8 +42,10 @@ static void build_kv_append(mf__graph *g, const op_case *c) {
     mf__g_kv_append(g, mf__g_in_act(g, MF_PORT_SHARED, c->k_cols), mf__g_in_act(g, MF_PORT_PAIRS, c->v_cols));
 }
 
+/* option: a sink per head */
 static void build_attention(mf__graph *g, const op_case *c) {
-    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim), c->p);
+    mf__w sinks = c->option ? mf__g_vector(g, "sinks", 1, c->p.attn.n_heads) : MF_NO_WEIGHT;
+    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim), sinks, c->p);
 }
 
 static void build_split_at(mf__graph *g, const op_case *c) {
@@ -107,12 +109,13 @@ static void build_route(mf__graph *g, const op_case *c) {
 }
 
 static void build_glu(mf__graph *g, const op_case *c) {
-    mf__g_glu(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->cols));
+    mf__g_glu(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->cols), c->p.glu);
 }
 
+/* option: the experts have biases */
 static void build_experts(mf__graph *g, const op_case *c) {
     mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->cols);
-    mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p.moe.top_k, c->p.moe.n_inner);
+    mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p);
 }
 
 /* rows: 0 no shared expert, 1 one without a gate, 2 one with a gate */

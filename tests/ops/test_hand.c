@@ -143,7 +143,7 @@ static void test_query_heads_share_kv_heads(void **state) {
     mf__op_params p = {.attn = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 1, .scale = 1}};
     mf__graph *g = begin();
     (void)state;
-    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, 4), p);
+    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, 4), MF_NO_WEIGHT, p);
     run(g, 1, (float *[]){q}, (float *[]){o}, NULL, &st, 0);
     assert_near(o[0], 50);
     assert_near(o[1], 50);
@@ -160,7 +160,7 @@ static void test_rows_see_their_past_across_blocks(void **state) {
     mf__op_params p = {.attn = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 1, .scale = 1}};
     mf__graph *g = begin();
     (void)state;
-    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, 1), p);
+    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, 1), MF_NO_WEIGHT, p);
     run(g, 3, (float *[]){q}, (float *[]){o}, NULL, &st, 3);
     assert_near(o[0], 2.5);
     assert_near(o[1], 3);

@@ -63,18 +63,21 @@ static float score(const float *q, const float *k, int32_t dim, float scale) {
     return sum * scale;
 }
 
-/* o = sum_i softmax_i(q . k_i * scale) v_i over the cached rows 0 .. pos. Scores are computed twice, once for the
- * maximum and once for the sum, so that no length needs memory of its own. */
-static void attend_one(const mf__kv *kv, const float *q, int64_t pos, int32_t kv_head, const mf__op_params *p,
-                       float *o) {
+/* o = sum_i softmax_i(q . k_i * scale) v_i over the cached rows first .. pos, where first leaves as many rows as the
+ * window has. A sink is one more logit of the softmax, without a value. Scores are computed twice, once for the maximum
+ * and once for the sum, so that no length needs memory of its own. */
+static void attend_one(const mf__kv *kv, const float *q, int64_t pos, int32_t kv_head, const float *sink,
+                       const mf__op_params *p, float *o) {
     int32_t dim = p->attn.head_dim;
-    float max = -FLT_MAX, total = 0;
-    for (int64_t i = 0; i <= pos; i++) {
+    int64_t first = p->attn.window && pos >= p->attn.window ? pos - p->attn.window + 1 : 0;
+    float max = sink ? *sink : -FLT_MAX;
+    for (int64_t i = first; i <= pos; i++) {
         float s = score(q, mf__ref_k_row(kv, i) + (int64_t)kv_head * dim, dim, p->attn.scale);
         if (s > max) max = s;
     }
+    float total = sink ? expf(*sink - max) : 0;
     memset(o, 0, (size_t)dim * sizeof(float));
-    for (int64_t i = 0; i <= pos; i++) {
+    for (int64_t i = first; i <= pos; i++) {
         float e = expf(score(q, mf__ref_k_row(kv, i) + (int64_t)kv_head * dim, dim, p->attn.scale) - max);
         const float *v = mf__ref_v_row(kv, i) + (int64_t)kv_head * dim;
         total += e;
@@ -87,7 +90,7 @@ static void attend_one(const mf__kv *kv, const float *q, int64_t pos, int32_t kv
 static void attend(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__ref_run *r = ctx;
     const mf__op_params *p = &r->op->p;
-    const float *q = mf__ref_in(r, 0);
+    const float *q = mf__ref_in(r, 0), *sinks = mf__ref_vec(r, 0);
     float *o = mf__ref_out(r, 0);
     int32_t s = 0;
     (void)thread;
@@ -96,8 +99,8 @@ static void attend(void *ctx, int64_t begin, int64_t end, int thread) {
         while (row >= r->b->segs[s].row0 + r->b->segs[s].n_rows) s++;
         const mf__segment *seg = &r->b->segs[s];
         int32_t kv_head = (int32_t)head / (p->attn.n_heads / p->attn.n_kv_heads);
-        attend_one(&seg->state->kv, q + i * p->attn.head_dim, seg->pos + row - seg->row0, kv_head, p,
-                   o + i * p->attn.head_dim);
+        attend_one(&seg->state->kv, q + i * p->attn.head_dim, seg->pos + row - seg->row0, kv_head,
+                   sinks ? sinks + head : NULL, p, o + i * p->attn.head_dim);
     }
 }
 

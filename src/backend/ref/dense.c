@@ -63,10 +63,9 @@ void mf__ref_add(const mf__ref_run *r) {
     for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
 }
 
-/* y = silu(gate) * up */
 void mf__ref_glu(const mf__ref_run *r) {
     const float *gate = mf__ref_in(r, 0), *up = mf__ref_in(r, 1);
     float *y = mf__ref_out(r, 0);
     int64_t n = (int64_t)r->b->n_rows * mf__ref_in_cols(r, 0);
-    for (int64_t i = 0; i < n; i++) y[i] = mf__ref_silu(gate[i]) * up[i];
+    for (int64_t i = 0; i < n; i++) y[i] = mf__ref_glu_one(&r->op->p.glu, gate[i], up[i]);
 }

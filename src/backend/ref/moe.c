@@ -91,13 +91,17 @@ int64_t mf__ref_experts_scratch(const mf__graph *g, const mf__op *op) {
     return (hidden > inner ? hidden : inner) + MF_REF_TILE * inner;
 }
 
-/* out[j] = W_down (silu(W_gate x[j]) * (W_up x[j])) for the rows of one tile */
-static void expert_tile(const mf__bank *bank, int32_t expert, const float *const *x, float *const *out, int32_t n,
-                        float *scratch) {
+/* out[j] = W_down glu(W_gate x[j] + b_gate, W_up x[j] + b_up) + b_down for the rows of one tile; glu is silu(g) * u or
+ * the clamped form, and most models have no biases */
+static void expert_tile(const mf__bank *bank, const mf__glu *glu, int32_t expert, const float *const *x,
+                        float *const *out, int32_t n, float *scratch) {
     const void *blob = bank->blobs[expert];
     mf__tensor gate = mf__expert_view(bank->layout, MF_PART_GATE, blob);
     mf__tensor up = mf__expert_view(bank->layout, MF_PART_UP, blob);
     mf__tensor down = mf__expert_view(bank->layout, MF_PART_DOWN, blob);
+    const float *b_gate = mf__expert_bias(bank->layout, MF_PART_GATE, blob);
+    const float *b_up = mf__expert_bias(bank->layout, MF_PART_UP, blob);
+    const float *b_down = mf__expert_bias(bank->layout, MF_PART_DOWN, blob);
     int64_t hidden = gate.n_cols, inner = gate.n_rows;
     float *row = scratch, *act = scratch + (hidden > inner ? hidden : inner);
     const float *acts[MF_REF_TILE];
@@ -108,12 +112,13 @@ static void expert_tile(const mf__bank *bank, int32_t expert, const float *const
         mf__ref_dots(row, x, n, hidden, a);
         mf__tensor_row_f32(&up, i, row);
         mf__ref_dots(row, x, n, hidden, b);
-        for (int32_t j = 0; j < n; j++) act[j * inner + i] = mf__ref_silu(a[j]) * b[j];
+        for (int32_t j = 0; j < n; j++)
+            act[j * inner + i] = mf__ref_glu_one(glu, b_gate ? a[j] + b_gate[i] : a[j], b_up ? b[j] + b_up[i] : b[j]);
     }
     for (int64_t i = 0; i < hidden; i++) {
         mf__tensor_row_f32(&down, i, row);
         mf__ref_dots(row, acts, n, inner, a);
-        for (int32_t j = 0; j < n; j++) out[j][i] = a[j];
+        for (int32_t j = 0; j < n; j++) out[j][i] = b_down ? a[j] + b_down[i] : a[j];
     }
 }
 
@@ -136,10 +141,10 @@ static void run_experts(void *ctx, int64_t begin, int64_t end, int thread) {
             xs[n] = x + i / top * hidden;
             outs[n++] = pairs + i * hidden;
             if (n < MF_REF_TILE) continue;
-            expert_tile(bank, (int32_t)e, xs, outs, n, scratch);
+            expert_tile(bank, &r->op->p.moe.glu, (int32_t)e, xs, outs, n, scratch);
             n = 0;
         }
-        if (n) expert_tile(bank, (int32_t)e, xs, outs, n, scratch);
+        if (n) expert_tile(bank, &r->op->p.moe.glu, (int32_t)e, xs, outs, n, scratch);
     }
 }
 

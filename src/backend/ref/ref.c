@@ -45,6 +45,13 @@ float mf__ref_silu(float x) {
     return x * mf__ref_sigmoid(x);
 }
 
+/* silu(gate) * up; or, clamped: g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
+float mf__ref_glu_one(const mf__glu *glu, float gate, float up) {
+    if (glu->kind == MF_GLU_SILU) return mf__ref_silu(gate) * up;
+    float g = fminf(gate, glu->limit), u = fminf(fmaxf(up, -glu->limit), glu->limit);
+    return g * mf__ref_sigmoid(glu->alpha * g) * (u + 1.0f);
+}
+
 static void ref_free(mf__backend *be) {
     ref_backend *ref = (ref_backend *)be;
     if (!ref) return;

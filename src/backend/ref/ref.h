@@ -35,6 +35,7 @@ static inline const float *mf__ref_vec(const mf__ref_run *r, int k) {
 
 float mf__ref_sigmoid(float x);
 float mf__ref_silu(float x);
+float mf__ref_glu_one(const mf__glu *glu, float gate, float up);
 
 /* The address of row `pos` of K or V. */
 static inline float *mf__ref_k_row(const mf__kv *kv, int64_t pos) {

@@ -49,8 +49,8 @@ static void overlapping_lives_never_share(void **state) {
     mf__act a = mf__g_project(g, x, mf__g_matrix(g, "a", 16, 8), MF_NO_WEIGHT, "a");
     mf__act b = mf__g_project(g, x, mf__g_matrix(g, "b", 16, 8), MF_NO_WEIGHT, "b");
     mf__act c = mf__g_project(g, x, mf__g_matrix(g, "c", 16, 8), MF_NO_WEIGHT, "c");
-    mf__act ab = mf__g_glu(g, a, b);
-    mf__act abc = mf__g_glu(g, ab, c);
+    mf__act ab = mf__g_glu(g, a, b, (mf__glu){0});
+    mf__act abc = mf__g_glu(g, ab, c, (mf__glu){0});
     mf__act d = mf__g_matmul(g, abc, mf__g_matrix(g, "d", 8, 16), MF_NO_WEIGHT, "d");
     mf__g_export(g, mf__g_add(g, h, d).id, MF_PORT_H_MID);
     assert_int_equal(mf__graph_finish(g, &err), MF_OK);
@@ -130,7 +130,7 @@ static void shapes_are_checked(void **state) {
 
     g = make();
     a = mf__g_in_act(g, MF_PORT_SHARED, 16);
-    mf__g_attention(g, a, (mf__op_params){.attn = {.n_heads = 4, .n_kv_heads = 3, .head_dim = 4}});
+    mf__g_attention(g, a, MF_NO_WEIGHT, (mf__op_params){.attn = {.n_heads = 4, .n_kv_heads = 3, .head_dim = 4}});
     expect_error(g, "4 heads cannot share 3");
 
     g = make();

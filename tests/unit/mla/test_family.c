@@ -161,7 +161,7 @@ static void shared_expert_has_no_gate(void **state) {
     const mf__layer_kind *kind = &bp.kinds[bp.kind_of[60]];
     const mf__op *combine = need(kind->combine, "combine");
     (void)state;
-    assert_int_equal(weight_of(kind->shared, "mlp.shared_experts.gate_proj.weight")->n_rows, 2048);
+    assert_int_equal(weight_of(kind->shared, "mlp.shared_expert.gate_proj.weight")->n_rows, 2048);
     assert_null(op_of(kind->shared, "shared_score"));
     assert_true(combine->in[3] >= 0);
     assert_int_equal(combine->in[4], -1);

@@ -110,8 +110,51 @@ static void bad_layouts(void **state) {
     assert_int_equal(mf__expert_layout_pack(&good, 0, NULL), MF_E_INVALID);
 }
 
+/* Bias vectors come after the matrices, at multiples of 64; MXFP4 parts have scales and no biases. */
+static void biases_and_mxfp4(void **state) {
+    (void)state;
+    mf_error err;
+    mf__expert_layout l = affine_layout(96, 32, 4);
+    for (int i = 0; i < MF_PART_COUNT; i++) {
+        l.part[i].type = MF_TYPE_MXFP4;
+        l.part[i].group = MF_MXFP4_GROUP;
+        l.part[i].scale_type = MF_TYPE_U8;
+        l.part[i].has_bias = true;
+    }
+    assert_int_equal(mf__expert_layout_pack(&l, 4096, &err), MF_OK);
+    int64_t matrix = 32 * 96 / 2 + 32 * 3;
+    assert_int_equal(l.part[MF_PART_UP].data_off, matrix);
+    assert_int_equal(l.part[MF_PART_DOWN].scales_off, 2 * matrix + 32 * 96 / 2);
+    int64_t first = (3 * matrix + 63) / 64 * 64;
+    assert_int_equal(l.part[MF_PART_GATE].bias_off, first);
+    assert_int_equal(l.part[MF_PART_UP].bias_off, first + 128);
+    assert_int_equal(l.part[MF_PART_DOWN].bias_off, first + 256);
+    assert_int_equal(l.bytes, first + 256 + 96 * 4);
+    assert_int_equal(mf__expert_layout_check(&l, &err), MF_OK);
+
+    static _Alignas(64) uint8_t blob[8192];
+    assert_ptr_equal(mf__expert_bias(&l, MF_PART_UP, blob), (const float *)(const void *)(blob + first + 128));
+    mf__tensor view = mf__expert_view(&l, MF_PART_DOWN, blob);
+    assert_ptr_equal(view.scales, blob + l.part[MF_PART_DOWN].scales_off);
+    assert_null(view.biases);
+    assert_int_equal(mf__tensor_bytes(&view), matrix);
+
+    mf__expert_layout bad = l;
+    bad.part[MF_PART_DOWN].bias_off = l.bytes - 96 * 4 + 4;
+    assert_int_equal(mf__expert_layout_check(&bad, &err), MF_E_FORMAT);
+    bad = l;
+    bad.part[MF_PART_GATE].bias_off -= 2;
+    assert_int_equal(mf__expert_layout_check(&bad, &err), MF_E_FORMAT);
+    bad = l;
+    bad.part[MF_PART_GATE].group = 64;
+    assert_int_equal(mf__expert_layout_check(&bad, &err), MF_E_FORMAT);
+    l.part[MF_PART_UP].has_bias = false;
+    assert_null(mf__expert_bias(&l, MF_PART_UP, blob));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(biases_and_mxfp4),
         cmocka_unit_test(published_offsets),
         cmocka_unit_test(stride_and_views),
         cmocka_unit_test(bad_layouts),

@@ -22,7 +22,7 @@ static void names(void **state) {
                  {"I64", MF_TYPE_I64, 64}, {"I32", MF_TYPE_I32, 32},        {"I16", MF_TYPE_I16, 16},
                  {"I8", MF_TYPE_I8, 8},    {"U64", MF_TYPE_U64, 64},        {"U32", MF_TYPE_U32, 32},
                  {"U16", MF_TYPE_U16, 16}, {"U8", MF_TYPE_U8, 8},           {"BOOL", MF_TYPE_BOOL, 8}};
-    assert_int_equal(MF__COUNT(known), MF_TYPE_COUNT - 1);
+    assert_int_equal(MF__COUNT(known), MF_TYPE_COUNT - 2); /* all but AFFINE and MXFP4 */
     for (size_t i = 0; i < MF__COUNT(known); i++) {
         mf__type type;
         assert_true(mf__type_parse(known[i].name, &type));
@@ -32,7 +32,7 @@ static void names(void **state) {
         assert_int_equal(mf__type_is_float(type), type == MF_TYPE_F32 || type == MF_TYPE_F16 || type == MF_TYPE_BF16);
     }
     mf__type untouched = MF_TYPE_I8;
-    static const char *const unknown[] = {"", "AFFINE", "f32", "F32 ", "F8_E8M0", "COUNT"};
+    static const char *const unknown[] = {"", "AFFINE", "MXFP4", "f32", "F32 ", "F8_E8M0", "COUNT"};
     for (size_t i = 0; i < MF__COUNT(unknown); i++) assert_false(mf__type_parse(unknown[i], &untouched));
     assert_int_equal(untouched, MF_TYPE_I8);
     assert_string_equal(mf__type_name((mf__type)1000), "?");
@@ -130,8 +130,45 @@ static void affine_planes(void **state) {
     }
 }
 
+/* Every code at several scales against its definition, low half of a byte first; and the sizes of the pieces. */
+static void mxfp4(void **state) {
+    (void)state;
+    static const double magnitudes[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    uint8_t codes[2][32], scales[2][2] = {{127, 120}, {0, 254}};
+    float out[64];
+    for (int i = 0; i < 64; i++) codes[i / 32][i % 32] = 0;
+    for (int r = 0; r < 2; r++)
+        for (int i = 0; i < 64; i++) codes[r][i / 2] |= (uint8_t)((i + r) % 16 << (i % 2 ? 4 : 0));
+    mf__tensor t = {.type = MF_TYPE_MXFP4,
+                    .n_planes = 1,
+                    .n_rows = 2,
+                    .n_cols = 64,
+                    .data = codes,
+                    .bits = 4,
+                    .group = MF_MXFP4_GROUP,
+                    .scale_type = MF_TYPE_U8,
+                    .scales = scales};
+    for (int r = 0; r < 2; r++) {
+        mf__tensor_row_f32(&t, r, out);
+        for (int i = 0; i < 64; i++) {
+            int code = (i + r) % 16;
+            double value = ldexp(magnitudes[code % 8], scales[r][i / 32] - 127) * (code < 8 ? 1 : -1);
+            assert_true(out[i] == (float)value);
+            assert_int_equal(!!signbit(out[i]), code >= 8);
+        }
+    }
+    assert_int_equal(mf__tensor_row_bytes(&t), 32);
+    assert_int_equal(mf__tensor_scale_bytes(&t), 2);
+    assert_int_equal(mf__tensor_bias_bytes(&t), 0);
+    assert_int_equal(mf__tensor_bytes(&t), 2 * 34);
+    scales[0][0] = 255;
+    mf__tensor_row_f32(&t, 0, out);
+    assert_true(isnan(out[1]));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mxfp4),
         cmocka_unit_test(names),
         cmocka_unit_test(plain_rows),
         cmocka_unit_test(affine_planes),

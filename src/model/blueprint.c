@@ -1,0 +1,106 @@
+/* From a config to graphs: one set for each kind of layer that occurs.
+ *
+ *   h -> norm -> mixer -> h_mid -> norm -> x          x -> router -> experts (+ shared expert) -> h
+ *                                                     x -> dense feed-forward ------------------> h     */
+#include <string.h>
+
+#include "model/parts.h"
+
+static const char *kind_name(mf__mixer mixer, bool dense) {
+    static const char *const names[MF_MIX_COUNT][2] = {[MF_MIX_FULL] = {"full", "full, dense"},
+                                                       [MF_MIX_LINEAR] = {"linear", "linear, dense"},
+                                                       [MF_MIX_SLIDING] = {"sliding", "sliding, dense"},
+                                                       [MF_MIX_LATENT] = {"latent", "latent, dense"}};
+    return names[mixer][dense];
+}
+
+static mf__act mix(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x) {
+    switch (mixer) {
+    case MF_MIX_LINEAR: return mf__part_delta_net(g, c, x);
+    case MF_MIX_LATENT: return mf__part_mla(g, c, x);
+    default: return mf__part_attention(g, c, mixer, x);
+    }
+}
+
+static mf_status build_mix(const mf__config *c, const mf__layer_kind *kind, mf__graph **out, mf_error *err) {
+    MF__TRY(mf__graph_create(kind->name, out, err));
+    mf__graph *g = *out;
+    mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, c->n_hidden);
+    mf__normed x = mf__g_norm(g, h, mf__g_vector(g, "input_layernorm.weight", 1, c->n_hidden), c->eps);
+    mf__residual h_mid = mf__g_add(g, h, mix(g, c, kind->mixer, x));
+    mf__normed x2 = mf__g_norm(g, h_mid, mf__g_vector(g, "post_attention_layernorm.weight", 1, c->n_hidden), c->eps);
+    if (!kind->dense) mf__part_router(g, c, x2);
+    mf__g_export(g, h_mid.id, MF_PORT_H_MID);
+    mf__g_export(g, x2.id, MF_PORT_H_POST);
+    return mf__graph_finish(g, err);
+}
+
+/* What a layer of this kind remembers of a sequence. */
+static void size_state(const mf__config *c, mf__layer_kind *kind) {
+    if (kind->mixer == MF_MIX_LINEAR) {
+        int64_t keys = (int64_t)c->delta.n_k_heads * c->delta.k_dim;
+        int64_t values = (int64_t)c->delta.n_v_heads * c->delta.v_dim;
+        kind->conv_floats = (c->delta.n_kernel - 1) * (2 * keys + values);
+        kind->delta_floats = values * c->delta.k_dim;
+    } else if (kind->mixer == MF_MIX_LATENT) {
+        kind->k_cols = c->mla.n_latent;
+        kind->v_cols = c->mla.n_rope;
+    } else {
+        kind->k_cols = kind->v_cols = c->attn.n_kv_heads * c->attn.head_dim;
+    }
+}
+
+static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error *err) {
+    size_state(c, kind);
+    MF__TRY(build_mix(c, kind, &kind->mix, err));
+    if (kind->dense) return mf__part_dense(c, &kind->combine, err);
+    if (c->moe.n_shared_inner) MF__TRY(mf__part_shared(c, &kind->shared, err));
+    MF__TRY(mf__part_experts(c, &kind->experts, err));
+    return mf__part_combine(c, &kind->combine, err);
+}
+
+/* The kind of a layer: one that is there, or a new one. */
+static mf_status place_layer(mf__blueprint *bp, int layer, mf_error *err) {
+    mf__mixer mixer = bp->config.mixer[layer];
+    bool dense = bp->config.dense[layer];
+    int k = 0;
+    while (k < bp->n_kinds && (bp->kinds[k].mixer != mixer || bp->kinds[k].dense != dense)) k++;
+    bp->kind_of[layer] = (uint8_t)k;
+    if (k < bp->n_kinds) return MF_OK;
+    bp->n_kinds++;
+    bp->kinds[k] = (mf__layer_kind){.name = kind_name(mixer, dense), .mixer = mixer, .dense = dense};
+    return build_kind(&bp->config, &bp->kinds[k], err);
+}
+
+static mf_status build(mf__blueprint *bp, mf_error *err) {
+    for (int l = 0; l < bp->config.n_layers; l++) MF__TRY(place_layer(bp, l, err));
+    MF__TRY(mf__part_embed(&bp->config, &bp->embed, err));
+    return mf__part_tail(&bp->config, &bp->tail, err);
+}
+
+mf_status mf__blueprint_build(const mf__config *config, mf__blueprint *out, mf_error *err) {
+    memset(out, 0, sizeof *out);
+    out->config = *config;
+    mf_status st = build(out, err);
+    if (st != MF_OK) mf__blueprint_free(out);
+    return st;
+}
+
+void mf__layer_graphs(const mf__layer_kind *kind, const mf__graph *out[MF_LAYER_GRAPHS]) {
+    out[0] = kind->mix;
+    out[1] = kind->shared;
+    out[2] = kind->experts;
+    out[3] = kind->combine;
+}
+
+void mf__blueprint_free(mf__blueprint *bp) {
+    mf__graph_free(bp->embed);
+    mf__graph_free(bp->tail);
+    for (int i = 0; i < bp->n_kinds; i++) {
+        mf__graph_free(bp->kinds[i].mix);
+        mf__graph_free(bp->kinds[i].shared);
+        mf__graph_free(bp->kinds[i].experts);
+        mf__graph_free(bp->kinds[i].combine);
+    }
+    memset(bp, 0, sizeof *bp);
+}
