@@ -201,28 +201,34 @@ static mf_status lex_string(lexer *l) {
     return status;
 }
 
+static bool digit_at(const lexer *l, size_t i) {
+    return i < l->size && l->src[i] >= '0' && l->src[i] <= '9';
+}
+
+/* Digits (with _ between), an optional fraction, an optional exponent. */
 static mf_status lex_number(lexer *l) {
     char text[64];
     size_t n = 0, i = l->at;
-    bool is_float = false;
-    for (; i < l->size && n < sizeof text - 1; i++) {
+    int part = 0; /* 0: whole, 1: fraction, 2: exponent */
+    for (; i < l->size; i++) {
         char c = l->src[i];
-        bool exponent = c == 'e' || c == 'E';
-        if (c == '_') continue;
-        if (c == '.' && !is_float && i + 1 < l->size && l->src[i + 1] >= '0' && l->src[i + 1] <= '9') {
-            is_float = true;
-        } else if (exponent && n && i + 1 < l->size && strchr("+-0123456789", l->src[i + 1]) && l->src[i + 1]) {
-            is_float = true;
+        if (c == '_' && digit_at(l, i + 1)) continue;
+        if (n + 2 >= sizeof text) return lex_fail(l, "a number that is too long");
+        if (c == '.' && part == 0 && digit_at(l, i + 1)) {
+            part = 1;
+        } else if ((c == 'e' || c == 'E') && part < 2 && i + 1 < l->size &&
+                   digit_at(l, i + 1 + (l->src[i + 1] == '+' || l->src[i + 1] == '-'))) {
+            part = 2;
             text[n++] = c;
-            if (n < sizeof text - 1) c = l->src[++i];
-        } else if (c < '0' || c > '9') {
+            c = l->src[++i];
+        } else if (!digit_at(l, i)) {
             break;
         }
         text[n++] = c;
     }
     text[n] = 0;
-    jtoken t = {.kind = is_float ? JT_FLOAT : JT_INT};
-    if (is_float) {
+    jtoken t = {.kind = part ? JT_FLOAT : JT_INT};
+    if (part) {
         t.f = strtod(text, NULL);
     } else {
         if (n > 18) return lex_fail(l, "an integer that is too large");

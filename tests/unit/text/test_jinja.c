@@ -96,6 +96,8 @@ static void test_error_lines(void **state) {
     expect_error("{% if 1 %}\n\n", MF_E_FORMAT, "not closed");
     expect_error("{% macro m() %}\n{{ z() }}{% endmacro %}\n\n{{ m() }}", MF_E_INVALID, "line 2");
     expect_error("{{ '\xff' }}", MF_E_FORMAT, "UTF-8");
+    expect_error("{{ 1e5e5 }}", MF_E_FORMAT, "line 1");
+    expect_error("{{ 1111111111222222222233333333334444444444555555555566666666667777e1 }}", MF_E_FORMAT, "too long");
     expect_error("{% include 'x' %}", MF_E_UNSUPPORTED, "include");
     expect_error("\n\n{{ raise_exception('no ' ~ 5) }}", MF_E_INVALID, "t: line 3: no 5");
 }
