@@ -9,11 +9,14 @@
 #define MF__TRUNK_NAME "model_weights.bin"
 #define MF__CONFIG_NAME "config.json"
 #define MF__EXPERTS_DIR "packed_experts"
+#define MF__SECOND_DIR "packed_experts_2bit"
 #define MF__EXPERT_FILE "layer_%02d.bin"
 #define MF__PARTIAL ".partial"
 /* A file the writer keeps in DIR.partial: locked while it works, listing the extra files it made. It goes last, so a
  * finished directory may still have one; it means nothing there. */
 #define MF__MARKER_NAME ".moeflux-partial"
+/* Beside it, when the work can be resumed: the finished parts. */
+#define MF__JOURNAL_NAME ".moeflux-journal"
 
 #define MF__TRUNK_ALIGN 64
 #define MF__LAYERS_MAX 10000

@@ -28,7 +28,7 @@ static bool ours_in_experts(const char *name, const char *list) {
 /* list: names, one per line, each line (also the first and last) between newlines. */
 static bool ours_on_top(const char *name, const char *list) {
     if (strcmp(name, MF__TRUNK_NAME) == 0 || strcmp(name, MF__MANIFEST_NAME) == 0 ||
-        strcmp(name, MF__EXPERTS_DIR) == 0 || starts_with(name, ".moeflux-"))
+        strcmp(name, MF__EXPERTS_DIR) == 0 || strcmp(name, MF__SECOND_DIR) == 0 || starts_with(name, ".moeflux-"))
         return true;
     size_t n = strlen(name);
     for (const char *p = strstr(list, name); p; p = strstr(p + 1, name))
@@ -36,9 +36,9 @@ static bool ours_on_top(const char *name, const char *list) {
     return false;
 }
 
-/* True when every entry of the directory is a regular file (or the directory `sub`) and known to be ours. A stranger's
- * name is copied to `stranger`. */
-static bool all_ours(const char *path, const char *sub, bool (*ours)(const char *, const char *), const char *list,
+/* True when every entry of the directory is a regular file (or, on top, a directory of experts) and known to be ours. A
+ * stranger's name is copied to `stranger`. */
+static bool all_ours(const char *path, bool top, bool (*ours)(const char *, const char *), const char *list,
                      char stranger[MF__NAME_MAX + 1]) {
     DIR *dir = opendir(path);
     if (!dir) return errno == ENOENT;
@@ -46,7 +46,7 @@ static bool all_ours(const char *path, const char *sub, bool (*ours)(const char 
     for (struct dirent *e; ok && (e = readdir(dir));) {
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
         struct stat st;
-        bool may_be_dir = sub && strcmp(e->d_name, sub) == 0;
+        bool may_be_dir = top && (strcmp(e->d_name, MF__EXPERTS_DIR) == 0 || strcmp(e->d_name, MF__SECOND_DIR) == 0);
         ok = fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
              (may_be_dir ? S_ISDIR(st.st_mode) : S_ISREG(st.st_mode)) && ours(e->d_name, list);
         if (!ok) {
@@ -75,12 +75,14 @@ static char *read_list(const char *marker) {
 
 static mf_status remove_unlocked(const char *partial, const char *marker, mf_error *err) {
     char stranger[MF__NAME_MAX + 1] = "";
-    char *experts = mf__path_join(partial, MF__EXPERTS_DIR), *list = read_list(marker);
+    char *experts = mf__path_join(partial, MF__EXPERTS_DIR), *second = mf__path_join(partial, MF__SECOND_DIR);
+    char *list = read_list(marker);
     mf_status status;
-    if (!experts || !list)
+    if (!experts || !second || !list)
         status = mf__fail(err, MF_E_NOMEM, "no memory to look at %s", partial);
-    else if (!all_ours(partial, MF__EXPERTS_DIR, ours_on_top, list, stranger) ||
-             !all_ours(experts, NULL, ours_in_experts, list, stranger))
+    else if (!all_ours(partial, true, ours_on_top, list, stranger) ||
+             !all_ours(experts, false, ours_in_experts, list, stranger) ||
+             !all_ours(second, false, ours_in_experts, list, stranger))
         status =
             mf__fail(err, MF_E_EXISTS,
                      "%s is left from a conversion that did not finish, but \"%s\" in it is not from there: move it "
@@ -89,6 +91,7 @@ static mf_status remove_unlocked(const char *partial, const char *marker, mf_err
     else
         status = mf__dir_remove(partial, err);
     free(experts);
+    free(second);
     free(list);
     return status;
 }

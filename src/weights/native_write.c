@@ -1,123 +1,20 @@
-/* Writing a native model directory.
+/* What goes into a native model directory: one sequential pass over model_weights.bin, one over each layer's experts.
  *
- *   begin      DIR.partial with a locked marker, model_weights.bin opened
- *   tensor     one sequential pass over model_weights.bin; the table grows in memory
- *   experts    one file per layer, expert after expert
- *   finish     manifest, sync of everything, rename to DIR, sync of the parent, marker removed
- *
- * Until the rename nothing of the name DIR exists. Whatever fails, DIR.partial is removed; a killed process leaves it,
- * and the next begin removes it (native_partial.c). */
+ * Checksums are taken on the way. Every function that fails leaves the writer fit for abort or suspend only. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "weights/native_build.h"
+#include "weights/native_writer.h"
 
-struct mf__native_writer {
-    char *dir;     /* the target */
-    char *partial; /* where we write */
-    int marker_fd; /* locked */
-    char *trunk_path;
-    int trunk_fd;
-    int64_t trunk_size;
-    json_t *tensors; /* name -> description, in the order written */
-    json_t *experts; /* the layout as the manifest has it; NULL before the first layer */
-    /* the layer being written */
-    mf__expert_layout layout;
-    int n_experts, next_expert, layer;
-    char *expert_path;
-    int expert_fd;  /* -1 between layers */
-    bool any_layer; /* packed_experts/ is there */
-    bool made;      /* partial is ours to remove */
-    bool failed;    /* a write failed: finish must not publish */
-};
+static const uint8_t zeros[MF_DIRECT_ALIGN];
 
-static mf_status no_memory(mf_error *err) {
-    return mf__fail(err, MF_E_NOMEM, "no memory to write a model");
-}
-
-static void close_fd(int *fd) {
-    if (*fd >= 0) close(*fd);
-    *fd = -1;
-}
-
-static void writer_free(mf__native_writer *w) {
-    close_fd(&w->expert_fd);
-    close_fd(&w->trunk_fd);
-    close_fd(&w->marker_fd);
-    json_decref(w->tensors);
-    json_decref(w->experts);
-    free(w->expert_path);
-    free(w->trunk_path);
-    free(w->partial);
-    free(w->dir);
-    free(w);
-}
-
-/* ---- begin, abort ---- */
-
-static mf_status create_file(const char *path, int flags, int *fd, mf_error *err) {
-    *fd = open(path, flags | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return *fd >= 0 ? MF_OK : mf__fail_errno(err, errno, "cannot create %s", path);
-}
-
-static mf_status make_partial(mf__native_writer *w, mf_error *err) {
-    struct stat st;
-    if (lstat(w->dir, &st) == 0)
-        return mf__fail(err, MF_E_EXISTS, "%s exists already: choose another name, or remove it first", w->dir);
-    if (mkdir(w->partial, 0777) != 0) {
-        if (errno != EEXIST) return mf__fail_errno(err, errno, "cannot make the directory %s", w->partial);
-        MF__TRY(mf__partial_remove(w->partial, err));
-        if (mkdir(w->partial, 0777) != 0) return mf__fail_errno(err, errno, "cannot make the directory %s", w->partial);
-    }
-    w->made = true;
-    char *marker = mf__path_join(w->partial, MF__MARKER_NAME);
-    if (!marker) return no_memory(err);
-    mf_status status = create_file(marker, O_RDWR | O_APPEND, &w->marker_fd, err);
-    free(marker);
-    if (status == MF_OK && flock(w->marker_fd, LOCK_EX | LOCK_NB) != 0 && errno != ENOTSUP && errno != ENOLCK)
-        status = mf__fail_errno(err, errno, "cannot lock the marker in %s", w->partial);
+static mf_status keep_failure(mf__native_writer *w, mf_status status) {
+    if (status != MF_OK) w->failed = true;
     return status;
-}
-
-static mf_status begin(mf__native_writer *w, const char *dir, mf_error *err) {
-    w->marker_fd = w->trunk_fd = w->expert_fd = -1;
-    w->dir = mf__path_trim(dir);
-    w->tensors = json_object();
-    size_t size = strlen(dir) + sizeof MF__PARTIAL;
-    w->partial = malloc(size);
-    if (!w->dir || !w->tensors || !w->partial) return no_memory(err);
-    snprintf(w->partial, size, "%s" MF__PARTIAL, w->dir);
-    MF__TRY(make_partial(w, err));
-    w->trunk_path = mf__path_join(w->partial, MF__TRUNK_NAME);
-    if (!w->trunk_path) return no_memory(err);
-    return create_file(w->trunk_path, O_RDWR, &w->trunk_fd, err);
-}
-
-mf_status mf__native_writer_begin(const char *dir, mf__native_writer **out, mf_error *err) {
-    *out = NULL;
-    mf__native_writer *w = calloc(1, sizeof *w);
-    if (!w) return no_memory(err);
-    mf_status status = begin(w, dir, err);
-    if (status != MF_OK)
-        mf__native_writer_abort(w);
-    else
-        *out = w;
-    return status;
-}
-
-void mf__native_writer_abort(mf__native_writer *w) {
-    if (!w) return;
-    close_fd(&w->expert_fd);
-    close_fd(&w->trunk_fd);
-    if (w->made) mf__dir_remove(w->partial, NULL); /* the marker stays locked meanwhile */
-    writer_free(w);
 }
 
 /* ---- the trunk ---- */
@@ -132,8 +29,12 @@ static json_t *describe(const mf__entry *e, int64_t offset, int bits) {
 }
 
 static mf_status check_tensor(const mf__native_writer *w, const mf__entry *entry, mf_error *err) {
+    mf__type unused;
+    if (w->open_tensor)
+        return mf__fail(err, MF_E_INTERNAL, "%s: tensor %s begins while %s is not complete", w->dir, entry->name,
+                        w->open_name);
     MF__TRY(mf__entry_check_name(w->dir, entry->name, err));
-    if (entry->type >= MF_TYPE_AFFINE || entry->n_dims < 0 || entry->n_dims > MF_MAX_DIMS)
+    if (!mf__type_parse(mf__type_name(entry->type), &unused) || entry->n_dims < 0 || entry->n_dims > MF_MAX_DIMS)
         return mf__fail(err, MF_E_INVALID, "%s: tensor %s: type %s with %d dimensions cannot be stored", w->dir,
                         entry->name, mf__type_name(entry->type), entry->n_dims);
     mf__entry e = *entry;
@@ -146,25 +47,67 @@ static mf_status check_tensor(const mf__native_writer *w, const mf__entry *entry
     return MF_OK;
 }
 
-static mf_status write_tensor(mf__native_writer *w, const mf__entry *entry, int bits, mf_error *err) {
+static mf_status tensor_begin(mf__native_writer *w, const mf__entry *entry, int bits, mf_error *err) {
     MF__TRY(check_tensor(w, entry, err));
-    static const uint8_t zeros[MF__TRUNK_ALIGN];
-    int64_t padding = (MF__TRUNK_ALIGN - w->trunk_size % MF__TRUNK_ALIGN) % MF__TRUNK_ALIGN;
-    int64_t offset = w->trunk_size + padding;
-    MF__TRY(mf__pwrite_all(w->trunk_fd, zeros, (size_t)padding, w->trunk_size, w->trunk_path, err));
-    MF__TRY(mf__pwrite_all(w->trunk_fd, entry->data, (size_t)entry->size, offset, w->trunk_path, err));
-    w->trunk_size = offset + entry->size;
-    json_t *obj = describe(entry, offset, bits);
-    if (!obj || json_object_set_new(w->tensors, entry->name, obj) != 0)
-        return mf__fail(err, MF_E_INVALID, "%s: tensor %s cannot be described: no memory, or a name that is not UTF-8",
-                        w->dir, entry->name);
+    int64_t padding = (MF__TRUNK_ALIGN - w->trunk.size % MF__TRUNK_ALIGN) % MF__TRUNK_ALIGN;
+    MF__TRY(mf__outfile_append(&w->trunk, zeros, padding, err));
+    w->open_tensor = describe(entry, w->trunk.size, bits);
+    if (!w->open_tensor) return mf__writer_no_memory(err);
+    snprintf(w->open_name, sizeof w->open_name, "%s", entry->name);
+    w->open_left = entry->size;
+    mf__hash_init(&w->open_hash, 0);
     return MF_OK;
 }
 
+static mf_status tensor_data(mf__native_writer *w, const void *data, int64_t size, mf_error *err) {
+    if (!w->open_tensor || size > w->open_left)
+        return mf__fail(err, MF_E_INTERNAL, "%s: %" PRId64 " bytes more than tensor %s has", w->dir, size,
+                        w->open_name);
+    mf__hash_update(&w->open_hash, data, (size_t)size);
+    w->open_left -= size;
+    w->pending_bytes += size;
+    return mf__outfile_append(&w->trunk, data, size, err);
+}
+
+static mf_status tensor_end(mf__native_writer *w, mf_error *err) {
+    char hash[17];
+    if (!w->open_tensor || w->open_left)
+        return mf__fail(err, MF_E_INTERNAL, "%s: tensor %s ends %" PRId64 " bytes too early", w->dir, w->open_name,
+                        w->open_left);
+    mf__hash_text(mf__hash_digest(&w->open_hash), hash);
+    json_t *tensor = w->open_tensor;
+    w->open_tensor = NULL;
+    if (json_object_set_new(tensor, "xxh64", json_string(hash)) != 0 ||
+        json_object_set(w->tensors, w->open_name, tensor) != 0 ||
+        json_object_set(w->part_tensors, w->open_name, tensor) != 0) {
+        json_decref(tensor);
+        return mf__fail(err, MF_E_INVALID, "%s: tensor %s cannot be described: no memory, or a name that is not UTF-8",
+                        w->dir, w->open_name);
+    }
+    json_decref(tensor);
+    return MF_OK;
+}
+
+mf_status mf__native_writer_tensor_begin(mf__native_writer *w, const mf__entry *entry, int bits, mf_error *err) {
+    return keep_failure(w, tensor_begin(w, entry, bits, err));
+}
+
+mf_status mf__native_writer_tensor_data(mf__native_writer *w, const void *data, int64_t size, mf_error *err) {
+    return keep_failure(w, tensor_data(w, data, size, err));
+}
+
+mf_status mf__native_writer_tensor_end(mf__native_writer *w, mf_error *err) {
+    return keep_failure(w, tensor_end(w, err));
+}
+
 mf_status mf__native_writer_tensor(mf__native_writer *w, const mf__entry *entry, int bits, mf_error *err) {
-    mf_status status = write_tensor(w, entry, bits, err);
-    if (status != MF_OK) w->failed = true;
-    return status;
+    MF__TRY(mf__native_writer_tensor_begin(w, entry, bits, err));
+    MF__TRY(mf__native_writer_tensor_data(w, entry->data, entry->size, err));
+    return mf__native_writer_tensor_end(w, err);
+}
+
+bool mf__native_writer_has_tensor(const mf__native_writer *w, const char *name) {
+    return json_object_get(w->tensors, name) != NULL;
 }
 
 char *mf__native_writer_path(mf__native_writer *w, const char *name) {
@@ -180,153 +123,125 @@ char *mf__native_writer_path(mf__native_writer *w, const char *name) {
 
 /* ---- experts ---- */
 
-static mf_status same_experts(mf__native_writer *w, int layer, const mf__expert_layout *layout, int n_experts,
-                              mf_error *err) {
-    json_t *experts = mf__experts_to_json(layout, n_experts);
-    if (!experts) return no_memory(err);
-    if (!w->experts) {
-        w->experts = experts;
+/* The layout of a set is that of its first layer; every later one must be the same. */
+static mf_status same_experts(mf__native_writer *w, mf__expert_set *set, int layer, int n_experts, mf_error *err) {
+    json_t *experts = mf__experts_to_json(&set->layout, n_experts);
+    if (!experts) return mf__writer_no_memory(err);
+    if (!set->json) {
+        set->json = experts;
         return MF_OK;
     }
-    bool same = json_equal(experts, w->experts);
+    bool same = json_equal(experts, set->json);
     json_decref(experts);
     if (same) return MF_OK;
     return mf__fail(err, MF_E_INVALID, "%s: the experts of layer %d are laid out unlike those before them", w->dir,
                     layer);
 }
 
-static mf_status open_layer(mf__native_writer *w, int layer, mf_error *err) {
-    char name[64];
-    snprintf(name, sizeof name, MF__EXPERTS_DIR "/" MF__EXPERT_FILE, layer);
-    free(w->expert_path);
-    w->expert_path = mf__path_join(w->partial, name);
-    char *dir = mf__path_join(w->partial, MF__EXPERTS_DIR);
-    mf_status status = w->expert_path && dir ? mf__dir_make(dir, err) : no_memory(err);
+mf_status mf__native_writer_second_set(mf__native_writer *w, const mf__expert_layout *layout, mf_error *err) {
+    if (w->sets[0].used)
+        return mf__fail(err, MF_E_INTERNAL, "%s: a second set of experts is announced after the first layer", w->dir);
+    MF__TRY(mf__expert_layout_check(layout, err));
+    w->sets[1].used = true;
+    w->sets[1].layout = *layout;
+    return MF_OK;
+}
+
+/* Opens (or goes on with) one layer's file of one set, `done` experts being there already. */
+static mf_status open_set(mf__native_writer *w, int i, int layer, int done, mf_error *err) {
+    mf__expert_set *set = &w->sets[i];
+    char name[32];
+    snprintf(name, sizeof name, MF__EXPERT_FILE, layer);
+    char *dir = mf__path_join(w->partial, set->dir), *path = dir ? mf__path_join(dir, name) : NULL;
+    mf_status status = path ? mf__dir_make(dir, err) : mf__writer_no_memory(err);
+    mf__strbuf_clear(&set->layer_hashes);
+    if (status == MF_OK && done)
+        status = mf__strbuf_append(&set->layer_hashes, w->layers[layer].hashes[i], (size_t)done * 16, err);
+    if (status == MF_OK && done < w->n_experts) {
+        if (w->journal_fd >= 0 && !done) unlink(path); /* what an interrupted run left of it */
+        status = mf__outfile_open(path, done * set->layout.stride, &set->file, err);
+        if (status == MF_OK && w->journal_fd >= 0) status = mf__dir_sync(dir, err);
+    }
+    free(path);
     free(dir);
-    if (status == MF_OK) status = create_file(w->expert_path, O_RDWR, &w->expert_fd, err);
-    if (status == MF_OK) w->any_layer = true;
     return status;
 }
 
 static mf_status experts_begin(mf__native_writer *w, int layer, const mf__expert_layout *layout, int n_experts,
                                mf_error *err) {
-    if (w->expert_fd >= 0)
+    if (w->in_layer)
         return mf__fail(err, MF_E_INTERNAL, "%s: layer %d begins while layer %d is not complete", w->dir, layer,
                         w->layer);
     if (layer < 0 || layer >= MF__LAYERS_MAX || n_experts < 1 || n_experts > MF__EXPERTS_MAX)
         return mf__fail(err, MF_E_INVALID, "%s: layer %d with %d experts is out of range", w->dir, layer, n_experts);
     MF__TRY(mf__expert_layout_check(layout, err));
-    MF__TRY(same_experts(w, layer, layout, n_experts, err));
-    MF__TRY(open_layer(w, layer, err));
-    w->layout = *layout;
+    w->sets[0].layout = *layout;
+    w->sets[0].used = true;
     w->n_experts = n_experts;
-    w->next_expert = 0;
     w->layer = layer;
+    w->next_expert = w->part_first = mf__native_writer_experts_done(w, layer);
+    if (w->next_expert > n_experts)
+        return mf__fail(err, MF_E_FORMAT, "%s: the journal has %d experts of layer %d, expected %d", w->partial,
+                        w->next_expert, layer, n_experts);
+    for (int i = 0; i < 2 && w->sets[i].used; i++) {
+        MF__TRY(same_experts(w, &w->sets[i], layer, n_experts, err));
+        MF__TRY(open_set(w, i, layer, w->next_expert, err));
+    }
+    w->in_layer = true;
     return MF_OK;
 }
 
 mf_status mf__native_writer_experts_begin(mf__native_writer *w, int layer, const mf__expert_layout *layout,
                                           int n_experts, mf_error *err) {
-    mf_status status = experts_begin(w, layer, layout, n_experts, err);
-    if (status != MF_OK) w->failed = true;
-    return status;
+    return keep_failure(w, experts_begin(w, layer, layout, n_experts, err));
+}
+
+static mf_status put_expert(mf__expert_set *set, const void *blob, mf_error *err) {
+    char hash[17];
+    mf__hash_text(mf__hash_bytes(blob, (size_t)set->layout.bytes), hash);
+    MF__TRY(mf__strbuf_append(&set->layer_hashes, hash, 16, err));
+    MF__TRY(mf__outfile_append(&set->file, blob, set->layout.bytes, err));
+    for (int64_t left = set->layout.stride - set->layout.bytes; left > 0; left -= (int64_t)sizeof zeros)
+        MF__TRY(
+            mf__outfile_append(&set->file, zeros, left < (int64_t)sizeof zeros ? left : (int64_t)sizeof zeros, err));
+    return MF_OK;
+}
+
+static mf_status expert_pair(mf__native_writer *w, const void *blob, const void *second, mf_error *err) {
+    if (!w->in_layer || w->next_expert >= w->n_experts || w->sets[1].used != (second != NULL))
+        return mf__fail(err, MF_E_INTERNAL, "%s: expert %d of %d in layer %d is not expected", w->dir, w->next_expert,
+                        w->n_experts, w->layer);
+    MF__TRY(put_expert(&w->sets[0], blob, err));
+    if (second) MF__TRY(put_expert(&w->sets[1], second, err));
+    w->pending_bytes += w->sets[0].layout.stride + (second ? w->sets[1].layout.stride : 0);
+    w->next_expert++;
+    return MF_OK;
+}
+
+mf_status mf__native_writer_expert_pair(mf__native_writer *w, const void *blob, const void *second, mf_error *err) {
+    return keep_failure(w, expert_pair(w, blob, second, err));
 }
 
 mf_status mf__native_writer_expert(mf__native_writer *w, const void *blob, mf_error *err) {
-    mf_status status;
-    if (w->expert_fd < 0 || w->next_expert >= w->n_experts)
-        status = mf__fail(err, MF_E_INTERNAL, "%s: expert %d of %d in layer %d is not expected", w->dir, w->next_expert,
-                          w->n_experts, w->layer);
-    else
-        status = mf__pwrite_all(w->expert_fd, blob, (size_t)w->layout.bytes, w->layout.stride * w->next_expert,
-                                w->expert_path, err);
-    if (status != MF_OK) w->failed = true;
-    w->next_expert++;
-    return status;
+    return mf__native_writer_expert_pair(w, blob, NULL, err);
 }
 
-/* The space between experts reads as zeros; only the end of the last one has to be made. */
 static mf_status experts_end(mf__native_writer *w, mf_error *err) {
-    if (w->expert_fd < 0 || w->next_expert != w->n_experts)
+    if (!w->in_layer || w->next_expert != w->n_experts)
         return mf__fail(err, MF_E_INTERNAL, "%s: layer %d ends after %d of %d experts", w->dir, w->layer,
                         w->next_expert, w->n_experts);
-    if (ftruncate(w->expert_fd, (off_t)(w->layout.stride * w->n_experts)) != 0)
-        return mf__fail_errno(err, errno, "cannot set the length of %s", w->expert_path);
-    if (fsync(w->expert_fd) != 0) return mf__fail_errno(err, errno, "cannot sync %s", w->expert_path);
-    int fd = w->expert_fd;
-    w->expert_fd = -1;
-    return close(fd) == 0 ? MF_OK : mf__fail_errno(err, errno, "cannot close %s", w->expert_path);
+    w->in_layer = false;
+    char key[16];
+    snprintf(key, sizeof key, "%d", w->layer);
+    for (int i = 0; i < 2 && w->sets[i].used; i++) {
+        mf__expert_set *set = &w->sets[i];
+        MF__TRY(mf__outfile_close(&set->file, err));
+        if (json_object_set_new(set->hashes, key, json_stringn(set->layer_hashes.data, set->layer_hashes.size)) != 0)
+            return mf__writer_no_memory(err);
+    }
+    return MF_OK;
 }
 
 mf_status mf__native_writer_experts_end(mf__native_writer *w, mf_error *err) {
-    mf_status status = experts_end(w, err);
-    if (status != MF_OK) w->failed = true;
-    return status;
-}
-
-/* ---- finish ---- */
-
-static mf_status write_manifest(mf__native_writer *w, const char *source, const json_t *config, mf_error *err) {
-    json_t *own = json_pack("{s:i}", "version", MF_MANIFEST_VERSION);
-    if (own && w->experts) json_object_set(own, "experts", w->experts);
-    json_t *root = json_pack("{s:s, s:I, s:o, s:O, s:o*}", "model", source, "num_tensors",
-                             (json_int_t)json_object_size(w->tensors), "moeflux", own, "tensors", w->tensors, "config",
-                             config ? json_deep_copy(config) : NULL);
-    char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
-    char *path = mf__path_join(w->partial, MF__MANIFEST_NAME);
-    mf_status status = text && path ? mf__file_replace(path, text, strlen(text), err) : no_memory(err);
-    free(path);
-    free(text);
-    json_decref(root);
-    return status;
-}
-
-static mf_status sync_tree(mf__native_writer *w, mf_error *err) {
-    if (fsync(w->trunk_fd) != 0) return mf__fail_errno(err, errno, "cannot sync %s", w->trunk_path);
-    int fd = w->trunk_fd;
-    w->trunk_fd = -1;
-    if (close(fd) != 0) return mf__fail_errno(err, errno, "cannot close %s", w->trunk_path);
-    if (w->any_layer) {
-        char *experts = mf__path_join(w->partial, MF__EXPERTS_DIR);
-        mf_status status = experts ? mf__dir_sync(experts, err) : no_memory(err);
-        free(experts);
-        if (status != MF_OK) return status;
-    }
-    return mf__dir_sync(w->partial, err);
-}
-
-static mf_status sync_parent(const mf__native_writer *w, mf_error *err) {
-    const char *slash = strrchr(w->dir, '/');
-    if (!slash) return mf__dir_sync(".", err);
-    char *parent = strndup(w->dir, slash == w->dir ? 1 : (size_t)(slash - w->dir));
-    mf_status status = parent ? mf__dir_sync(parent, err) : no_memory(err);
-    free(parent);
-    return status;
-}
-
-static mf_status publish(mf__native_writer *w, mf_error *err) {
-    struct stat st;
-    if (lstat(w->dir, &st) == 0) /* rename would silently replace an empty directory */
-        return mf__fail(err, MF_E_EXISTS, "%s appeared while it was being written: choose another name", w->dir);
-    if (rename(w->partial, w->dir) != 0)
-        return mf__fail_errno(err, errno, "cannot rename %s to %s", w->partial, w->dir);
-    w->made = false; /* from here on the model is complete: nothing is taken back */
-    char *marker = mf__path_join(w->dir, MF__MARKER_NAME);
-    if (marker) unlink(marker);
-    free(marker);
-    return sync_parent(w, err);
-}
-
-static mf_status finish(mf__native_writer *w, const char *source, const json_t *config, mf_error *err) {
-    if (w->failed || w->expert_fd >= 0)
-        return mf__fail(err, MF_E_INTERNAL, "%s: finish after a failed write or in the middle of a layer", w->dir);
-    MF__TRY(write_manifest(w, source, config, err));
-    MF__TRY(sync_tree(w, err));
-    return publish(w, err);
-}
-
-mf_status mf__native_writer_finish(mf__native_writer *w, const char *source, const json_t *config, mf_error *err) {
-    mf_status status = finish(w, source, config, err);
-    mf__native_writer_abort(w); /* removes the partial directory unless it was published */
-    return status;
+    return keep_failure(w, experts_end(w, err));
 }
