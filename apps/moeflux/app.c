@@ -2,6 +2,7 @@
 #include "app.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -81,13 +82,18 @@ bool app_output_closed(void) {
     return ferror(stdout) != 0;
 }
 
+/* True for a pipe that nobody reads any more. */
+static bool reader_gone(void) {
+    struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
+}
+
 int app_finish_output(int code) {
     errno = 0;
-    int failed = fflush(stdout) || ferror(stdout);
-    if (!failed || errno == EPIPE) return code;
-    if (errno) /* an earlier write that failed has reported itself through ferror alone: a reader that went away */
-        app_say("writing to standard output failed: %s", strerror(errno));
-    return errno ? APP_FAILED : code;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    if (reader_gone()) return code;
+    app_say("writing to standard output failed%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
+    return APP_FAILED;
 }
 
 /* ---- interrupts ------------------------------------------------------------------------------------------------ */

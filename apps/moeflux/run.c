@@ -167,7 +167,11 @@ static mf_status generate(run_state *s, int64_t n_tokens, int32_t n_ctx, mf_erro
         s->n_made++;
         st = mf__detok_push(&s->detok, id, &s->text, err);
         write_text(s);
-        if (st != MF_OK || s->n_made == n_tokens || app_output_closed()) break;
+        if (st != MF_OK || s->n_made == n_tokens) break;
+        if (app_output_closed()) {
+            s->stopped = "output closed";
+            break;
+        }
         if (mf_memory_length(s->session) == n_ctx) {
             s->stopped = "context full";
             break;

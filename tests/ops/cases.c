@@ -150,6 +150,13 @@ static void fill_extremes(op_rig *rig) {
     }
 }
 
+/* The same with heads that decay slowly: then the size of softplus shows. */
+static void fill_slow_extremes(op_rig *rig) {
+    fill_extremes(rig);
+    float *a_log = (float *)rig->weights[rig->op->w[0]].data;
+    for (int32_t h = 0; h < op_in_cols(rig, 0); h++) rig->w[rig->op->w[0]][h] = a_log[h] = (float)(-4 - h);
+}
+
 /* Logits of few different values: most are ties. */
 static void fill_ties(op_rig *rig) {
     float *x = rig->in[rig->op->in[0]];
@@ -291,6 +298,7 @@ const op_case OP_CASES[] = {
     {"qk_norm zeros", 2e-6, build_qk_norm, expect_qk_norm, fill_zeros, .seqs = ONE, .p = DELTA(2, 16, 4, 8)},
     {"decay_beta", 2e-6, build_decay_beta, expect_decay_beta, .seqs = FEW, .cols = 4},
     {"decay_beta extreme", 2e-6, build_decay_beta, expect_decay_beta, fill_extremes, .seqs = FEW, .cols = 4},
+    {"decay_beta slow", 2e-6, build_decay_beta, expect_decay_beta, fill_slow_extremes, .seqs = FEW, .cols = 4},
 
     {"delta_net", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW, .p = DELTA(2, 8, 2, 8)},
     {"delta_net shared keys", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW, .p = DELTA(2, 8, 6, 4)},

@@ -1,0 +1,79 @@
+#!/bin/sh
+# What the commands print when all is well, and how they stop.
+. "$(dirname "$0")/lib.sh"
+
+name="a story, without being told anything"
+run_it 0 "$moeflux" run --tokens 12 --seed 1 && cp out story && has err "moeflux: prompt 4 tokens" "generated 12" "seed 1" &&
+    case $(cat out) in "Once upon a time"*) ok ;; *) bad "does not begin as it should" ;; esac
+name="the same seed gives the same text"
+run_it 0 "$moeflux" run "$stories" --tokens=12 --seed=1 --threads 1 && cmp -s out story && ok || bad "differs"
+name="another seed gives another text"
+run_it 0 "$moeflux" run --tokens 12 --seed 2 && { cmp -s out story && bad "does not differ" || ok; }
+name="the seed is told"
+run_it 0 "$moeflux" run --tokens 12 && seed=$(sed -n 's/.*seed \([0-9]*\)).*/\1/p' err) && cp out story &&
+    run_it 0 "$moeflux" run --tokens 12 --seed "$seed" && cmp -s out story && ok || bad "seed $seed gives another text"
+name="temperature 0 takes no seed"
+run_it 0 "$moeflux" run --raw --prompt "The king had three sons" --temperature 0 --tokens 8 && cp out story &&
+    run_it 0 "$moeflux" run --raw --prompt "The king had three sons" --temperature 0 --tokens 8 --seed 9 &&
+    cmp -s out story && ok || bad "differs"
+name="a request is put in the chat format"
+run_it 0 "$moeflux" run --prompt "Tell me a story about a dragon and a cake." --tokens 4 --temperature 0 &&
+    has err "prompt 24 tokens" && has out "Once upon a time" && ok
+name="no tokens"
+run_it 0 "$moeflux" run --tokens 0 && has err "generated 0" && ok
+name="the context is filled and no more"
+run_it 0 "$moeflux" run --ctx 10 --tokens 50 --seed 5 && has err "generated 7 " "context full" && ok
+name="a prompt from standard input"
+printf 'Once upon a time' | "$moeflux" run --raw --prompt - --tokens 4 --temperature 0 >out 2>err &&
+    has out "Once upon a time" && has err "prompt 4 tokens" && ok || bad "exit code $?"
+
+# ---- stopping ----------------------------------------------------------------------------------------------------
+
+# stopped SIGNAL EXIT_CODE: the text so far and the closing line are there.
+stopped() {
+    name="stopped by $1"
+    "$moeflux" run --tokens 2000 --ctx 2000 --min-p 1 --seed 1 --raw --prompt "and" >out 2>err &
+    pid=$!
+    i=0
+    while [ ! -s out ] && [ "$i" -lt 100 ]; do sleep 0.1 && i=$((i + 1)); done
+    sleep 0.3
+    kill "-$1" "$pid"
+    wait "$pid"
+    code=$?
+    if [ "$code" -ne "$2" ]; then bad "exit code $code, expected $2"; else has err "interrupted" "generated" && ok; fi
+}
+name="a reader that goes away"
+{ "$moeflux" run --tokens 200 --seed 1 2>err && echo 0 >code || echo $? >code; } | head -c 5 >out
+if [ "$(cat code)" -ne 0 ]; then bad "exit code $(cat code)"; else
+    if grep -qi "pipe\|writing" err; then bad "complains"; else ok; fi
+fi
+name="a full device"
+if [ -e /dev/full ]; then
+    "$moeflux" run --tokens 4 >/dev/full 2>err
+    code=$?
+    if [ "$code" -ne 1 ]; then bad "exit code $code"; else has err "standard output" && ok; fi
+fi
+stopped INT 130
+stopped TERM 143
+
+# ---- the others --------------------------------------------------------------------------------------------------
+
+name="inspect"
+run_it 0 "$moeflux" inspect "$stories" --graph && empty err &&
+    has out "qwen3_5_moe" "64 per layer, 8 per token" "4 bits/64" "delta_net" "KV cache" && ok
+name="text to ids and back"
+printf 'Once upon a time' | "$moeflux" tokenize "$stories" >ids && [ "$(cat ids)" = "920 604 261 495" ] &&
+    [ "$("$moeflux" tokenize "$stories/tokenizer.json" --decode <ids)" = "Once upon a time" ] && ok || bad "$(cat ids)"
+name="JSON lines"
+printf '%s\n' '{"text":"a<|im_end|>","special":true}' '{"text":"<|im_end|>","special":false}' '{"ids":[920,604]}' |
+    "$moeflux" tokenize "$stories" --jsonl >out 2>err && [ "$(sed -n 3p out)" = '{"text":"Once upon"}' ] &&
+    [ "$(sed -n 1p out | tr , '\n' | wc -l)" -eq 2 ] && [ "$(sed -n 2p out | tr , '\n' | wc -l)" -gt 2 ] && ok || bad "lines"
+name="a bad JSON line"
+printf '{"text":"a"}\n{"txt":"a"}\n' >lines
+"$moeflux" tokenize "$stories" --jsonl <lines >out 2>err
+[ $? -eq 1 ] && has err "line 2" && ok
+name="eval"
+printf 'Once upon a time there was a king.\n<|endoftext|>\nThe end of it.\n' >text
+run_it 0 "$moeflux" eval "$stories" text --json scores.json && has out "mean_nll " "documents 2" && grep -qF '"docs":[{"n":' scores.json && ok
+
+finish

@@ -1,0 +1,49 @@
+#!/bin/sh
+# Command lines: help, versions, and what is said about wrong ones (exit code 2).
+. "$(dirname "$0")/lib.sh"
+
+wrong() { # NAME TEXT COMMAND...
+    name=$1 text=$2
+    shift 2
+    run_it 2 "$@" && empty out && has err "$text" && ok
+}
+
+helps() { # NAME TEXT COMMAND...
+    name=$1 text=$2
+    shift 2
+    run_it 0 "$@" && empty err && has out "$text" && ok
+}
+
+helps "help" "commands:" "$moeflux" help
+helps "--help" "commands:" "$moeflux" --help
+helps "--version" "moeflux 0." "$moeflux" --version
+for command in run convert inspect check eval tokenize; do
+    helps "$command --help" "examples:" "$moeflux" $command --help
+    helps "help $command" "usage: moeflux $command" "$moeflux" help $command
+done
+
+wrong "no command" "usage: moeflux COMMAND" "$moeflux"
+wrong "unknown command" 'unknown command "frobnicate"' "$moeflux" frobnicate
+wrong "near command" "did you mean convert?" "$moeflux" convrt
+wrong "near command, help" "did you mean inspect?" "$moeflux" help inspct
+wrong "unknown option" "unknown option --frobnicate" "$moeflux" run --frobnicate
+wrong "near option" "did you mean --temperature?" "$moeflux" run --temprature 1
+wrong "shortened option" "did you mean --temperature?" "$moeflux" run --temp 1
+wrong "single dash" "unknown option -x" "$moeflux" run -x
+wrong "missing value" "--tokens needs a value" "$moeflux" run --tokens
+wrong "not a number" "--tokens is \"many\"" "$moeflux" run --tokens many
+wrong "number with a tail" "--tokens is \"12x\"" "$moeflux" run --tokens=12x
+wrong "empty number" "--tokens is \"\"" "$moeflux" run --tokens=
+wrong "out of range" "a number from 0 to 1" "$moeflux" run --top-p 1.5
+wrong "not finite" "--temperature is \"nan\"" "$moeflux" run --temperature nan
+wrong "negative seed" "--seed is \"-1\"" "$moeflux" run --seed -1
+wrong "seed too large" "2^64 - 1" "$moeflux" run --seed 99999999999999999999
+wrong "zero threads" "--threads is \"0\"" "$moeflux" run --threads 0
+wrong "flag with a value" "--raw takes no value" "$moeflux" run --raw=yes
+wrong "too many words" "one argument too many" "$moeflux" run one two
+wrong "too few words" "2 arguments are missing" "$moeflux" convert
+wrong "one too few" "1 argument is missing" "$moeflux" convert somewhere
+wrong "bits" "keep, 2, 3, 4, 5, 6 or 8" "$moeflux" convert a b --bits 7
+wrong "group" "32, 64 or 128" "$moeflux" convert a b --group 48
+
+finish
