@@ -17,12 +17,10 @@ typedef struct mf__bpe_node {
 
 mf_status mf__bpe_pairs_init(mf__bpe_pairs *pairs, size_t n_merges, mf_error *err) {
     size_t capacity = 16;
-    while (capacity < n_merges * 2)
-        capacity *= 2;
+    while (capacity < n_merges + n_merges / 2) capacity *= 2;
     pairs->slots = malloc(capacity * sizeof *pairs->slots);
     if (!pairs->slots) return mf__fail(err, MF_E_NOMEM, "no memory for %zu merges", n_merges);
-    for (size_t i = 0; i < capacity; i++)
-        pairs->slots[i] = (mf__bpe_pair){-1, -1, 0, 0};
+    for (size_t i = 0; i < capacity; i++) pairs->slots[i] = (mf__bpe_pair){-1, -1, 0, 0};
     pairs->mask = (uint32_t)(capacity - 1);
     return MF_OK;
 }
@@ -137,13 +135,10 @@ mf_status mf__bpe_merge(const mf__bpe_pairs *pairs, mf__bpe_scratch *s, int32_t 
     for (size_t i = 0; i < count; i++)
         s->nodes[i] =
             (node){ids[i], i ? (uint32_t)i - 1 : NO_NODE, i + 1 < count ? (uint32_t)i + 1 : NO_NODE, NO_RANK, 0};
-    for (size_t i = 0; i + 1 < count; i++)
-        pair_up(pairs, s, (uint32_t)i, heap);
-    for (uint32_t i; (i = heap ? take(s) : scan(s)) != NO_NODE;)
-        merge_at(pairs, s, i, heap);
+    for (size_t i = 0; i + 1 < count; i++) pair_up(pairs, s, (uint32_t)i, heap);
+    for (uint32_t i; (i = heap ? take(s) : scan(s)) != NO_NODE;) merge_at(pairs, s, i, heap);
     size_t left = 0;
-    for (uint32_t i = 0; i != NO_NODE; i = s->nodes[i].next)
-        ids[left++] = s->nodes[i].id;
+    for (uint32_t i = 0; i != NO_NODE; i = s->nodes[i].next) ids[left++] = s->nodes[i].id;
     *n = left;
     return MF_OK;
 }

@@ -35,8 +35,7 @@ static mf_status order_marks(int32_t *buf, size_t n, mf_error *err) {
         count[k] = at;
         at += m;
     }
-    for (size_t i = 0; i < n; i++)
-        sorted[count[utf8proc_get_property(buf[i])->combining_class & 0xFF]++] = buf[i];
+    for (size_t i = 0; i < n; i++) sorted[count[utf8proc_get_property(buf[i])->combining_class & 0xFF]++] = buf[i];
     memcpy(buf, sorted, n * sizeof *buf);
     free(sorted);
     return MF_OK;
@@ -62,8 +61,7 @@ static mf_status normalize(const char *text, size_t size, mf__strbuf *out, mf_er
     }
     for (size_t i = 0; status == MF_OK && i < n;) {
         size_t end = i;
-        while (end < n && utf8proc_get_property(buf[end])->combining_class)
-            end++;
+        while (end < n && utf8proc_get_property(buf[end])->combining_class) end++;
         status = order_marks(buf + i, end - i, err);
         i = end + 1;
     }

@@ -25,8 +25,7 @@ typedef struct reader {
 } reader;
 
 void mf__pattern_sets_free(mf__pattern_sets *sets) {
-    for (int i = 0; i < sets->n; i++)
-        mf__uset_free(&sets->sets[i]);
+    for (int i = 0; i < sets->n; i++) mf__uset_free(&sets->sets[i]);
     sets->n = 0;
 }
 
@@ -295,8 +294,7 @@ static mf_status open_group(reader *r) {
         fold = false;
     } else if (peek(r, "?")) {
         size_t k = 0;
-        while (k < MF__COUNT(kinds) && !accept(r, kinds[k]))
-            k++;
+        while (k < MF__COUNT(kinds) && !accept(r, kinds[k])) k++;
         if (k == MF__COUNT(kinds)) return unsupported(r, start, "a kind of group");
         known[0] = '(';
         memcpy(known + 1, kinds[k], strlen(kinds[k]) + 1);

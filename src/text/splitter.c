@@ -49,8 +49,7 @@ static int compare_u32(const void *a, const void *b) {
 
 static mf_status find_cuts(const mf__pattern_sets *sets, alphabet *a, mf_error *err) {
     size_t n = 1;
-    for (int i = 0; i < sets->n; i++)
-        n += 2 * (size_t)sets->sets[i].n;
+    for (int i = 0; i < sets->n; i++) n += 2 * (size_t)sets->sets[i].n;
     a->cuts = malloc(n * sizeof *a->cuts);
     if (!a->cuts) return mf__fail(err, MF_E_NOMEM, "no memory for %zu character ranges", n);
     n = 0;
@@ -73,13 +72,11 @@ static mf_status class_of_cut(const mf__splitter *sp, const mf__pattern_sets *se
     signature sig = {0};
     for (int s = 0; s < sets->n; s++) {
         const mf__uset *set = &sets->sets[s];
-        while (cursor[s] < set->n && set->ranges[cursor[s]].last < c)
-            cursor[s]++;
+        while (cursor[s] < set->n && set->ranges[cursor[s]].last < c) cursor[s]++;
         if (cursor[s] < set->n && set->ranges[cursor[s]].first <= c) sig[s / 64] |= (uint64_t)1 << s % 64;
     }
     int k = 0;
-    while (k < a->n_classes && memcmp(a->signatures[k], sig, sizeof sig) != 0)
-        k++;
+    while (k < a->n_classes && memcmp(a->signatures[k], sig, sizeof sig) != 0) k++;
     if (k == 256)
         return mf__fail(err, MF_E_LIMIT, "%s: the patterns tell more than 256 classes of characters apart", sp->where);
     if (k == a->n_classes) memcpy(a->signatures[a->n_classes++], sig, sizeof sig);
@@ -130,8 +127,7 @@ static inline uint8_t class_of(const mf__splitter *sp, uint32_t c) {
 /* Spells a set as the bytes of its classes. */
 static mf_status put_classes(const alphabet *a, int set, mf__strbuf *out, mf_error *err) {
     int n = 0;
-    for (int k = 0; k < a->n_classes; k++)
-        n += a->signatures[k][set / 64] >> set % 64 & 1;
+    for (int k = 0; k < a->n_classes; k++) n += a->signatures[k][set / 64] >> set % 64 & 1;
     if (n == 0) return mf__strbuf_append(out, "[^\\x00-\\xff]", 12, err); /* an empty set: never matches */
     if (n > 1) MF__TRY(mf__strbuf_append(out, "[", 1, err));
     for (int k = 0; k < a->n_classes; k++)
@@ -194,8 +190,7 @@ mf_status mf__splitter_create(const char *where, const mf__split_step *steps, in
         status = mf__fail(err, MF_E_NOMEM, "%s: no memory for the pre-tokenizer", where);
     else
         status = build(sp, steps, sets, a, read, err);
-    for (int i = 0; i < MAX_STEPS; i++)
-        mf__strbuf_free(&read[i]);
+    for (int i = 0; i < MAX_STEPS; i++) mf__strbuf_free(&read[i]);
     if (sets) mf__pattern_sets_free(sets);
     if (a) free(a->cuts);
     free(sets);
@@ -209,8 +204,7 @@ mf_status mf__splitter_create(const char *where, const mf__split_step *steps, in
 
 void mf__splitter_free(mf__splitter *sp) {
     if (!sp) return;
-    for (int i = 0; i < sp->n_steps; i++)
-        pcre2_code_free(sp->steps[i].code);
+    for (int i = 0; i < sp->n_steps; i++) pcre2_code_free(sp->steps[i].code);
     free(sp->classes);
     free(sp->where);
     free(sp);
@@ -336,8 +330,7 @@ static mf_status run_step(const mf__splitter *sp, const step *st, mf__split_run 
     run->spare = pieces;
     run->spare_capacity = capacity;
     run->n_pieces = 0;
-    for (size_t i = 0; i < n; i++)
-        MF__TRY(split_piece(sp, st, run, pieces[i], err));
+    for (size_t i = 0; i < n; i++) MF__TRY(split_piece(sp, st, run, pieces[i], err));
     return MF_OK;
 }
 

@@ -45,8 +45,7 @@ uint32_t mf__bytes_hash(const char *bytes, size_t n) {
         h ^= h >> 32;
     }
     uint64_t w = 0;
-    for (size_t i = 0; i < n; i++)
-        w |= (uint64_t)(uint8_t)bytes[i] << 8 * i;
+    for (size_t i = 0; i < n; i++) w |= (uint64_t)(uint8_t)bytes[i] << 8 * i;
     h = (h ^ w) * 0xD6E8FEB86659FD93u;
     return (uint32_t)(h >> 32) ^ (uint32_t)h;
 }
@@ -180,8 +179,7 @@ static bool is_word(uint32_t c) {
 
 static uint32_t char_before(const char *text, size_t at, size_t *start) {
     uint32_t c;
-    do
-        at--;
+    do at--;
     while (((uint8_t)text[at] & 0xC0) == 0x80);
     mf__utf8_decode(text + at, &c);
     *start = at;
@@ -212,8 +210,7 @@ static mf_status cut_added(encoder *e, const mf__added_set *set, const char *tex
         if (t->single_word && !stands_alone(text, size, start, end)) continue;
         uint32_t c;
         size_t before;
-        while (t->lstrip && start > done && is_space(char_before(text, start, &before)))
-            start = before;
+        while (t->lstrip && start > done && is_space(char_before(text, start, &before))) start = before;
         while (t->rstrip && end < size) {
             size_t n = (size_t)mf__utf8_decode(text + end, &c);
             if (!is_space(c)) break;

@@ -25,7 +25,8 @@ typedef struct mf__added_set {
 } mf__added_set;
 
 struct mf__tokenizer {
-    char *name; /* the file, for errors */
+    char *name;           /* the file, for errors */
+    uint64_t source_size; /* bytes of the tokenizer.json it came from */
     int32_t n_vocab;
     uint32_t *offsets; /* n_vocab + 1: token id's bytes are bytes[offsets[id] .. offsets[id + 1]) */
     char *bytes;
@@ -33,6 +34,7 @@ struct mf__tokenizer {
     int32_t unk_id;        /* for bytes without a token; -1: they are dropped */
     bool fuse_unk, nfc, ignore_merges;
     mf__bpe_pairs pairs;
+    uint8_t *is_word;    /* by id: a piece of text can be this token as a whole */
     int32_t *word_slots; /* for ignore_merges: open addressing from a piece's bytes to its id; -1: empty */
     uint32_t word_mask;
     mf__added_set added[2]; /* matched before normalization, and after it */
@@ -43,6 +45,11 @@ struct mf__tokenizer {
 
 /* Once names, vocabulary, merges, added tokens and steps are in place: builds what is derived from them. */
 mf_status mf__tokenizer_finish(mf__tokenizer *tok, mf_error *err);
+
+/* A compiled tokenizer in memory; magic: whether bytes look like one. */
+mf_status mf__tokenizer_write(const mf__tokenizer *tok, mf__strbuf *out, mf_error *err);
+mf_status mf__tokenizer_read(const char *name, const uint8_t *bytes, size_t size, mf__tokenizer **out, mf_error *err);
+bool mf__tokenizer_magic(const uint8_t *bytes, size_t size);
 
 uint32_t mf__bytes_hash(const char *bytes, size_t n);
 

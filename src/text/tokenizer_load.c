@@ -3,14 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "text/nfc.h"
 #include "text/tokenizer_int.h"
 #include "text/tokenizer_steps.h"
 #include "text/unicode.h"
-
-#define MAX_FILE ((size_t)256 << 20)
 
 /* While reading: what each id is called. Names are borrowed from the JSON. */
 typedef struct loader {
@@ -126,27 +123,20 @@ static void find_byte_tokens(loader *l) {
     }
 }
 
-/* For ignore_merges: pieces that are tokens as a whole. */
-static mf_status build_words(loader *l) {
+/* Which tokens a piece of text can be as a whole: those of the vocabulary whose bytes are what their name spells. */
+static mf_status mark_words(loader *l) {
     mf__tokenizer *tok = l->tok;
-    uint32_t capacity = 16;
-    while (capacity < (uint32_t)tok->n_vocab * 2) capacity *= 2;
-    tok->word_slots = malloc(capacity * sizeof *tok->word_slots);
+    tok->is_word = calloc((size_t)tok->n_vocab + 1, sizeof *tok->is_word);
     char *bytes = malloc(tok->offsets[tok->n_vocab] + (size_t)1);
-    if (!tok->word_slots || !bytes) {
+    if (!tok->is_word || !bytes) {
         free(bytes);
         return mf__fail(l->err, MF_E_NOMEM, "%s: no memory for the vocabulary", tok->name);
     }
-    memset(tok->word_slots, 0xFF, capacity * sizeof *tok->word_slots);
-    tok->word_mask = capacity - 1;
     for (int32_t id = 0; id < tok->n_vocab; id++) {
         size_t n, have;
         const char *now = mf__tokenizer_bytes(tok, id, &have);
         if (have == 0 || !json_object_get(l->vocab, l->names[id])) continue;
-        if (!unmap_name(l, l->names[id], bytes, &n) || n != have || memcmp(bytes, now, n) != 0) continue;
-        uint32_t i = mf__bytes_hash(now, have) & tok->word_mask;
-        while (tok->word_slots[i] >= 0) i = (i + 1) & tok->word_mask;
-        tok->word_slots[i] = id;
+        tok->is_word[id] = unmap_name(l, l->names[id], bytes, &n) && n == have && memcmp(bytes, now, n) == 0;
     }
     free(bytes);
     return MF_OK;
@@ -322,7 +312,7 @@ static mf_status read_root(loader *l, const json_t *root) {
     MF__TRY(read_added(l, added));
     MF__TRY(build_bytes(l));
     find_byte_tokens(l);
-    if (l->tok->ignore_merges) MF__TRY(build_words(l));
+    MF__TRY(mark_words(l));
     return mf__tokenizer_finish(l->tok, l->err);
 }
 
@@ -335,6 +325,7 @@ mf_status mf__tokenizer_parse(const char *name, const char *json, size_t size, m
     if (l.tok) l.tok->name = strdup(name);
     if (!l.tok || !l.tok->name) status = mf__fail(err, MF_E_NOMEM, "%s: no memory for the tokenizer", name);
     fill_unmap(l.unmap);
+    if (l.tok) l.tok->source_size = size;
     if (status == MF_OK) status = read_root(&l, root);
     free(l.names);
     free(l.literal);
@@ -342,55 +333,4 @@ mf_status mf__tokenizer_parse(const char *name, const char *json, size_t size, m
     if (status != MF_OK) return mf__tokenizer_free(l.tok), status;
     *out = l.tok;
     return MF_OK;
-}
-
-mf_status mf__tokenizer_open(const char *path, mf__tokenizer **out, mf_error *err) {
-    *out = NULL;
-    char *file = mf__path_is_dir(path) ? mf__path_join(path, "tokenizer.json") : strdup(path);
-    if (!file) return mf__fail(err, MF_E_NOMEM, "no memory to open %s", path);
-    char *bytes = NULL;
-    size_t size;
-    mf_status status = mf__file_read(file, MAX_FILE, &bytes, &size, err);
-    if (status == MF_OK) status = mf__tokenizer_parse(file, bytes, size, out, err);
-    free(bytes);
-    free(file);
-    return status;
-}
-
-/* ---- shared with compiled files -------------------------------------------------------------------------------- */
-
-static int compare_tokens(const void *a, const void *b) {
-    const mf__added_token *x = a, *y = b;
-    int order = memcmp(x->text, y->text, x->size < y->size ? x->size : y->size);
-    return order ? order : x->size < y->size ? -1 : x->size > y->size;
-}
-
-mf_status mf__tokenizer_finish(mf__tokenizer *tok, mf_error *err) {
-    for (int k = 0; k < 2; k++) {
-        mf__added_set *set = &tok->added[k];
-        qsort(set->tokens, set->n, sizeof *set->tokens, compare_tokens);
-        for (size_t i = 0; i < set->n; i++) {
-            set->first[(uint8_t)set->tokens[i].text[0]] = true;
-            if (i && compare_tokens(&set->tokens[i - 1], &set->tokens[i]) == 0)
-                return mf__fail(err, MF_E_FORMAT, "%s: the added token \"%.60s\" is there twice (ids %d and %d)",
-                                tok->name, set->tokens[i].text, (int)set->tokens[i - 1].id, (int)set->tokens[i].id);
-        }
-    }
-    return mf__splitter_create(tok->name, tok->steps, tok->n_steps, &tok->splitter, err);
-}
-
-void mf__tokenizer_free(mf__tokenizer *tok) {
-    if (!tok) return;
-    for (int k = 0; k < 2; k++) {
-        for (size_t i = 0; i < tok->added[k].n; i++) free((char *)tok->added[k].tokens[i].text);
-        free(tok->added[k].tokens);
-    }
-    mf__steps_free(tok->steps, tok->n_steps);
-    mf__splitter_free(tok->splitter);
-    free(tok->pairs.slots);
-    free(tok->word_slots);
-    free(tok->offsets);
-    free(tok->bytes);
-    free(tok->name);
-    free(tok);
 }

@@ -51,8 +51,7 @@ mf_status mf__uset_add(mf__uset *set, uint32_t first, uint32_t last, mf_error *e
 }
 
 static mf_status add_ranges(mf__uset *set, const mf__range *ranges, int n, mf_error *err) {
-    for (int i = 0; i < n; i++)
-        MF__TRY(append(set, ranges[i].first, ranges[i].last, err));
+    for (int i = 0; i < n; i++) MF__TRY(append(set, ranges[i].first, ranges[i].last, err));
     tidy(set);
     return MF_OK;
 }
@@ -134,10 +133,8 @@ mf_status mf__uset_close_case(mf__uset *set, mf_error *err) {
 static bool same_name(const char *a, size_t n, const char *b) {
     size_t i = 0;
     for (;;) {
-        while (i < n && (a[i] == ' ' || a[i] == '-' || a[i] == '_'))
-            i++;
-        while (*b == ' ' || *b == '-' || *b == '_')
-            b++;
+        while (i < n && (a[i] == ' ' || a[i] == '-' || a[i] == '_')) i++;
+        while (*b == ' ' || *b == '-' || *b == '_') b++;
         if (i == n || !*b) return i == n && !*b;
         char x = a[i], y = *b;
         if (x >= 'A' && x <= 'Z') x += 'a' - 'A';
@@ -193,8 +190,7 @@ bool mf__utf8_valid(const char *text, size_t size, size_t *bad) {
         }
         size_t n = b >= 0xC2 && b <= 0xDF ? 2 : (b & 0xF0) == 0xE0 ? 3 : b >= 0xF0 && b <= 0xF4 ? 4 : 0;
         bool good = n && n <= size - i;
-        for (size_t k = 1; good && k < n; k++)
-            good = (p[i + k] & 0xC0) == 0x80;
+        for (size_t k = 1; good && k < n; k++) good = (p[i + k] & 0xC0) == 0x80;
         /* Overlong forms, surrogates and values past U+10FFFF show in the second byte. */
         if (good && ((b == 0xE0 && p[i + 1] < 0xA0) || (b == 0xED && p[i + 1] > 0x9F) ||
                      (b == 0xF0 && p[i + 1] < 0x90) || (b == 0xF4 && p[i + 1] > 0x8F)))

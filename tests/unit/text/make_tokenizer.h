@@ -19,8 +19,7 @@ typedef struct make_options {
 
 static inline void make_name(int byte, char out[5]) {
     int next = 256, c = 0;
-    for (int b = 0; b <= byte; b++)
-        c = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174 ? b : next++;
+    for (int b = 0; b <= byte; b++) c = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174 ? b : next++;
     memset(out, 0, 5);
     mf__utf8_encode((uint32_t)c, out);
 }

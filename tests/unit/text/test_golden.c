@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_int.h"
 
 static const char *data_dir;
 
@@ -114,6 +115,17 @@ static bool check_tokenizer(const char *name) {
         if (mf__tokenizer_open(path, &tok, &err) != MF_OK) fail_msg("%s", err.text);
         assert_int_equal(each_line(tok, name, "encode", check_encode), 1500);
         assert_int_equal(each_line(tok, name, "decode_stream", check_stream), 150);
+        /* Compiled and read back it must say the same. */
+        mf__strbuf compiled = {0};
+        mf__tokenizer *again;
+        assert_int_equal(mf__tokenizer_write(tok, &compiled, &err), MF_OK);
+        if (mf__tokenizer_read("compiled", (const uint8_t *)compiled.data, compiled.size, &again, &err) != MF_OK)
+            fail_msg("%s", err.text);
+        each_line(again, name, "encode", check_encode);
+        each_line(again, name, "decode_stream", check_stream);
+        assert_int_equal(mf__tokenizer_n_vocab(tok), mf__tokenizer_n_vocab(again));
+        mf__tokenizer_free(again);
+        mf__strbuf_free(&compiled);
         mf__tokenizer_free(tok);
     }
     free(path);

@@ -7,11 +7,13 @@
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "make_tokenizer.h"
 #include "text/bpe.h"
 #include "text/nfc.h"
 #include "text/splitter.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_int.h"
 
 static mf__tokenizer *open_made(make_options o) {
     mf__strbuf json = {0};
@@ -460,6 +462,71 @@ static void test_bad_files(void **state) {
     assert_null(tok);
 }
 
+/* ---- compiled files -------------------------------------------------------------------------------------------- */
+
+static mf__tokenizer *made_for_compiling(void) {
+    return open_made((make_options){
+        .merges = "a b\nab c",
+        .vocab = ", \"xyz\": 300",
+        .normalizer = "{\"type\":\"NFC\"}",
+        .extra = ", \"ignore_merges\": true",
+        .pre = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"String\":\"-\"},"
+               "\"behavior\":\"MergedWithNext\"},{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]}",
+        .added =
+            "[" ADDED(301, "<L>", RAW ",\"lstrip\":true") "," ADDED(302, "e\\u0301!", ",\"normalized\":true") "]"});
+}
+
+static void test_compiled(void **state) {
+    (void)state;
+    mf__tokenizer *tok = made_for_compiling(), *again;
+    mf__strbuf b = {0};
+    mf_error err = {0};
+    assert_int_equal(mf__tokenizer_write(tok, &b, &err), MF_OK);
+    assert_int_equal(mf__tokenizer_read("c", (const uint8_t *)b.data, b.size, &again, &err), MF_OK);
+    for (int k = 0; k < 2; k++) {
+        const mf__tokenizer *t = k ? again : tok;
+        EXPECT(t, "abc-xyz  <L>e\u0301!", true, 257, '-', 300, 301, 302);
+        EXPECT(t, "<L>", false, '<', 'L', '>');
+    }
+    mf__tokenizer_free(again);
+    /* Every damaged copy is refused: the checksum sees single bits, and cut files are short. */
+    for (size_t i = 0; i < b.size; i += 7) {
+        b.data[i] ^= 0x10;
+        assert_int_equal(mf__tokenizer_read("c", (const uint8_t *)b.data, b.size, &again, &err), MF_E_FORMAT);
+        assert_null(again);
+        b.data[i] ^= 0x10;
+        assert_int_equal(mf__tokenizer_read("c", (const uint8_t *)b.data, i, &again, &err), MF_E_FORMAT);
+        assert_null(again);
+    }
+    mf__strbuf_free(&b);
+    mf__tokenizer_free(tok);
+}
+
+static void test_compiled_dir(void **state) {
+    (void)state;
+    mf__tokenizer *tok = made_for_compiling();
+    mf_error err = {0};
+    mf__strbuf json = {0};
+    make_tokenizer(&(make_options){.merges = "x y"}, &json);
+    assert_int_equal(mf__dir_make("compiled", &err), MF_OK);
+    assert_int_equal(mf__tokenizer_compile(tok, "compiled/" MF__TOKENIZER_COMPILED, &err), MF_OK);
+    mf__tokenizer_free(tok);
+    assert_int_equal(mf__tokenizer_open("compiled", &tok, &err), MF_OK); /* alone */
+    EXPECT(tok, "abc", true, 257);
+    mf__tokenizer_free(tok);
+    /* beside another tokenizer.json: that one counts */
+    assert_int_equal(mf__file_replace("compiled/tokenizer.json", json.data, json.size, &err), MF_OK);
+    assert_int_equal(mf__tokenizer_open("compiled", &tok, &err), MF_OK);
+    EXPECT(tok, "xy", true, 256);
+    assert_int_equal(mf__tokenizer_compile(tok, "compiled/" MF__TOKENIZER_COMPILED, &err), MF_OK);
+    mf__tokenizer_free(tok);
+    assert_int_equal(mf__tokenizer_open("compiled", &tok, &err), MF_OK);
+    EXPECT(tok, "xy", true, 256);
+    mf__tokenizer_free(tok);
+    mf__strbuf_free(&json);
+    assert_int_equal(mf__dir_remove("compiled", &err), MF_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_merge_order),
@@ -476,6 +543,8 @@ int main(void) {
         cmocka_unit_test(test_invalid_utf8),
         cmocka_unit_test(test_nfc),
         cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_compiled),
+        cmocka_unit_test(test_compiled_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
