@@ -56,7 +56,8 @@ extern "C" {
     X(E_NO_SPACE, -12, "the disk is full")                                                                             \
     X(E_CANCELLED, -13, "the caller asked to stop")                                                                    \
     X(E_LIMIT, -14, "a built-in limit was exceeded")                                                                   \
-    X(E_INTERNAL, -15, "a bug in moeflux")
+    X(E_INTERNAL, -15, "a bug in moeflux")                                                                             \
+    X(E_RECURRENT, -16, "a recurrent state cannot be rewound")
 
 typedef enum mf_status {
 #define MF_STATUS_ENUM(name, value, text) MF_##name = value,
@@ -163,6 +164,34 @@ mf_status mf_eval_batch(mf_session *const *sessions, const int32_t *tokens, int 
 
 void mf_memory_clear(mf_session *session);           /* as freshly created */
 int64_t mf_memory_length(const mf_session *session); /* tokens held; 0 when empty */
+/* The tokens held, borrowed; -1 for those of a snapshot that does not say (moeflux's versions 1 and 2). */
+const int32_t *mf_memory_tokens(const mf_session *session);
+
+/* Removes the positions from p0 on (p1 negative or the length; anything else is a middle, and refused). A recurrent
+ * state cannot be cut: there the nearest checkpoint at or before p0 is restored and *n_again says how many tokens up to
+ * p0 must be evaluated again; without one the call fails with MF_E_RECURRENT and changes nothing. */
+mf_status mf_memory_seq_rm(mf_session *session, int64_t p0, int64_t p1, int64_t *n_again, mf_error *err);
+
+/* ---- state ---------------------------------------------------------------------------------------------------------
+ * A state is bound to the model, backend and precision it was made with. Loading checks everything before it changes
+ * anything, and needs no particular state to load into. */
+
+mf_status mf_state_size(mf_session *session, size_t *out, mf_error *err); /* bytes that save would write now */
+mf_status mf_state_save(mf_session *session, void *buf, size_t size, size_t *written, mf_error *err);
+mf_status mf_state_load(mf_session *session, const void *buf, size_t size, mf_error *err);
+
+/* A second session that goes on from the same state; what both have is shared until one of them writes. Checkpoints
+ * stay with the original. */
+mf_status mf_session_fork(mf_session *session, mf_session **out, mf_error *err);
+
+/* Checkpoints of this session, by position. save: at the current position, replacing an older one there. Beyond the
+ * maximum (4) the oldest goes, but never position 0 and never the newest. restore: the state of that position; later
+ * checkpoints are dropped. mf_memory_clear drops all. set_max evicts at the next save. */
+mf_status mf_checkpoint_save(mf_session *session, mf_error *err);
+mf_status mf_checkpoint_restore(mf_session *session, int64_t pos, mf_error *err);
+void mf_checkpoint_forget(mf_session *session, int64_t pos);
+void mf_checkpoint_set_max(mf_session *session, int max);
+int mf_checkpoint_count(const mf_session *session);
 
 /* For diagnosis: one layer applied to hidden [n_rows][n_hidden] at the positions that follow the session's tokens,
  * into out (same shape). The session does not change, so repeated calls give the same bits. */

@@ -56,7 +56,8 @@ struct mf_model {
     int64_t *conv_off, *delta_off;             /* [n_layers] floats into a session's recurrent state */
     int64_t recurrent_floats;                  /* of one session */
     mf__workspace ws;
-    pthread_mutex_t lock; /* held while anything evaluates, and while pages change hands */
+    struct mf__snapshot_shape *shape; /* what snapshots of this model must fit; made when first needed, under lock */
+    pthread_mutex_t lock;             /* held while anything evaluates, and while pages change hands */
     bool lock_made;
 };
 
@@ -95,13 +96,16 @@ struct mf_session {
     mf__page **pages; /* [capacity for n_ctx] */
     void ***blocks;   /* [n_layers][capacity]: the pages' memory, as backends want it */
     float *recurrent[2];
-    int now; /* which half is current */
+    int now;                  /* which half is current */
+    mf__frozen **checkpoints; /* in order of saving */
+    int n_checkpoints, max_checkpoints;
 };
 
 /* engine/memory.c */
 int64_t mf__page_bytes(const mf_model *m, int layer); /* of one block of that layer; 0: none */
 void mf__page_release(mf_model *m, mf__page *page);   /* under lock */
 mf_status mf__page_create(mf_model *m, mf__page **out, mf_error *err);
+mf_status mf__page_copy(mf_model *m, const mf__page *from, mf__page **out, mf_error *err);
 mf_status mf__backend_copy(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err);
 /* Room for positions up to n_tokens, with the pages from `length` on owned by this session alone; zeroed recurrent
  * state when the sequence is empty. Under lock. */
@@ -115,6 +119,9 @@ void mf__session_commit(mf_session *s, const int32_t *tokens, int64_t n);
 mf_status mf__freeze(mf_session *s, mf__frozen **out, mf_error *err);             /* under lock */
 mf_status mf__thaw(mf_session *s, const mf__frozen *f, int64_t n, mf_error *err); /* the first n tokens; under lock */
 void mf__frozen_free(mf_model *m, mf__frozen *f);                                 /* under lock; NULL is fine */
+
+/* engine/state.c */
+void mf__checkpoints_drop_all(mf_session *s); /* under lock */
 
 /* engine/workspace.c */
 mf_status mf__workspace_reserve(mf_model *m, int32_t n_rows, mf_error *err); /* under lock */

@@ -6,6 +6,7 @@
 
 #define DEFAULT_CHUNK 512
 #define MAX_CHUNK 8192
+#define DEFAULT_CHECKPOINTS 4
 
 void mf_session_options_init(mf_session_options *opt) {
     memset(opt, 0, sizeof *opt);
@@ -53,7 +54,7 @@ mf_status mf__page_create(mf_model *m, mf__page **out, mf_error *err) {
 }
 
 /* A page of one's own with the same rows. */
-static mf_status copy_page(mf_model *m, const mf__page *from, mf__page **out, mf_error *err) {
+mf_status mf__page_copy(mf_model *m, const mf__page *from, mf__page **out, mf_error *err) {
     MF__TRY(mf__page_create(m, out, err));
     for (int l = 0; l < m->info.n_layers; l++) {
         int64_t bytes = mf__page_bytes(m, l);
@@ -75,7 +76,7 @@ void mf__session_set_page(mf_session *s, int32_t i, mf__page *page) {
 static mf_status own_page(mf_session *s, int32_t i, mf_error *err) {
     mf__page *mine;
     if (s->pages[i]->refs == 1) return MF_OK;
-    MF__TRY(copy_page(s->model, s->pages[i], &mine, err));
+    MF__TRY(mf__page_copy(s->model, s->pages[i], &mine, err));
     mf__page_release(s->model, s->pages[i]);
     mf__session_set_page(s, i, mine);
     return MF_OK;
@@ -143,6 +144,7 @@ mf_status mf_session_create(mf_model *model, const mf_session_options *opt, mf_s
     mf_session *s = calloc(1, sizeof *s);
     if (!s) return mf__fail(err, MF_E_NOMEM, "no memory for a session");
     s->model = model;
+    s->max_checkpoints = DEFAULT_CHECKPOINTS;
     if (opt) s->opt = *opt;
     mf_status st = create(s, err);
     if (st != MF_OK) {
@@ -157,11 +159,13 @@ void mf_session_free(mf_session *s) {
     if (!s) return;
     mf_model *m = s->model;
     pthread_mutex_lock(&m->lock);
+    mf__checkpoints_drop_all(s);
     for (int32_t i = 0; i < s->n_pages; i++) mf__page_release(m, s->pages[i]);
     for (int half = 0; half < 2; half++)
         if (s->recurrent[half]) m->be->release(m->be, s->recurrent[half]);
     pthread_mutex_unlock(&m->lock);
     for (int l = 0; s->blocks && l < m->info.n_layers; l++) free(s->blocks[l]);
+    free(s->checkpoints);
     free(s->blocks);
     free(s->pages);
     free(s->tokens);
@@ -192,7 +196,11 @@ void mf__session_commit(mf_session *s, const int32_t *tokens, int64_t n) {
 }
 
 void mf_memory_clear(mf_session *s) {
-    if (s) s->length = 0; /* pages are reused; recurrent state is zeroed when a sequence starts */
+    if (!s) return;
+    pthread_mutex_lock(&s->model->lock);
+    mf__checkpoints_drop_all(s);
+    s->length = 0; /* pages are reused; recurrent state is zeroed when a sequence starts */
+    pthread_mutex_unlock(&s->model->lock);
 }
 
 int64_t mf_memory_length(const mf_session *s) {

@@ -1,0 +1,62 @@
+/* States as bytes: what mf_state_save writes and what the prompt cache keeps on disk.
+ *
+ * Little-endian. A header (below), then for the positions [base, length):
+ *   tokens  i32 each, padded to 8 bytes
+ *   per layer that keeps KV: its K rows, then its V rows
+ *   per layer with recurrent state: convolution history, then recurrence (at `length`; independent of base)
+ *   u64     XXH64 of everything before
+ * base > 0 makes an increment, readable only together with the state it goes on from. */
+#ifndef MF_ENGINE_SNAPSHOT_H
+#define MF_ENGINE_SNAPSHOT_H
+
+#include "engine/internal.h"
+
+#define MF_SNAPSHOT_MAGIC 0x4D464C58u /* "XLFM": the magic of moeflux's snapshots, whose versions 1 and 2 we read */
+#define MF_SNAPSHOT_VERSION 3u
+
+typedef struct mf__snapshot_header {
+    uint32_t magic, version;
+    uint64_t bytes;       /* of the whole, checksum included */
+    uint64_t fingerprint; /* of the model and how it computes */
+    uint64_t parent;      /* names the state an increment goes on from; 0 for a whole one */
+    int64_t base, length;
+    uint32_t n_layers;
+    uint32_t kv_type; /* mf__type of the rows */
+} mf__snapshot_header;
+_Static_assert(sizeof(mf__snapshot_header) == 56, "the header is written as it lies in memory");
+
+/* What a snapshot must fit: taken from the model, or made up by the fuzzer. */
+typedef struct mf__snapshot_shape {
+    uint64_t fingerprint;
+    int32_t n_layers, n_vocab;
+    int64_t max_length;
+    const int32_t *k_cols, *v_cols;            /* [n_layers]; 0: no KV */
+    const int64_t *conv_floats, *delta_floats; /* [n_layers]; 0: none */
+} mf__snapshot_shape;
+
+/* A checked snapshot: offsets into the bytes. */
+typedef struct mf__snapshot_view {
+    mf__snapshot_header h;
+    int64_t tokens_off;            /* -1: the snapshot does not say (versions 1 and 2) */
+    int64_t *k_off, *v_off;        /* [n_layers] of row `base` */
+    int64_t *conv_off, *delta_off; /* [n_layers] */
+} mf__snapshot_view;
+
+/* Checks everything (sizes, checksum, fingerprint, ranges) without changing anything. Free the view afterwards. */
+mf_status mf__snapshot_parse(const mf__snapshot_shape *shape, const uint8_t *data, size_t size, mf__snapshot_view *out,
+                             mf_error *err);
+void mf__snapshot_view_free(mf__snapshot_view *view);
+
+int64_t mf__snapshot_bytes(const mf__snapshot_shape *shape, int64_t base, int64_t length);
+
+/* With a model: under its lock. */
+mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uint64_t parent, uint8_t *out,
+                             mf_error *err);
+/* parent: the state that an increment goes on from (its length is the increment's base); NULL for a whole one. */
+mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, mf__frozen **out,
+                            mf_error *err);
+
+/* Of config, manifest, a sample of every tensor's and every expert file's bytes, backend and numeric mode. */
+mf_status mf__model_fingerprint(mf_model *m, mf_error *err); /* fills m->shape; does nothing the second time */
+
+#endif

@@ -1,0 +1,49 @@
+/* A tiny model of any family, opened for tests of state: tokens are small numbers, logits the whole row. */
+#ifndef TESTS_STATE_ANY_H
+#define TESTS_STATE_ANY_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "moeflux.h"
+#include "tiny.h"
+
+static inline mf_model *any_open(const char *dir) {
+    mf_model_options opt;
+    mf_model *m = NULL;
+    mf_error err = {0};
+    mf_model_options_init(&opt);
+    opt.backend = "ref";
+    opt.n_threads = 2;
+    if (mf_model_open(dir, &opt, &m, &err) != MF_OK) fail_msg("%s", err.text);
+    return m;
+}
+
+static inline size_t any_vocab(const mf_model *m) {
+    return (size_t)mf_model_info_get(m)->n_vocab;
+}
+
+static inline float *any_row(const mf_model *m, int rows) {
+    float *row = calloc(any_vocab(m) * (size_t)rows, sizeof *row);
+    assert_non_null(row);
+    return row;
+}
+
+/* Evaluates tokens at the session's end; asserts success. */
+static inline void any_eval(mf_model *m, mf_session *s, const int32_t *tokens, size_t n, float *logits) {
+    mf_error err = {0};
+    if (mf_eval_prompt(s, tokens, n, mf_memory_length(s), logits, n ? any_vocab(m) : 0, &err) != MF_OK)
+        fail_msg("%s", err.text);
+}
+
+static inline void any_same(const mf_model *m, const float *a, const float *b) {
+    assert_memory_equal(a, b, any_vocab(m) * sizeof *a);
+}
+
+#endif
