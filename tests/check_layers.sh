@@ -1,7 +1,7 @@
 #!/bin/sh
 # The house's order, checked: check_layers.sh SRC
-#   1. Folders under SRC include downward only (levels below); same-level includes are mistakes too. A folder may
-#      include its own files, and backend/X the files of backend/ itself.
+#   1. Folders under SRC include downward only (levels below); same-level includes are mistakes too. A part may
+#      include its own files, subfolders included; but the backends (backend/X) know backend/ only, not each other.
 #   2. The library never prints, exits, aborts or reads the environment.
 # check_layers.sh --self-test checks that this script finds each kind of violation.
 set -eu
@@ -57,7 +57,9 @@ check_include() {
     *) target=$2 ;;
     esac
     if [ "$target" = "$2" ]; then return 0; fi
-    if [ "$target" = backend ] && [ "${2%%/*}" = backend ]; then return 0; fi
+    if [ "${target%%/*}" = "${2%%/*}" ]; then # another folder of the same part
+        if [ "$target" = backend ] || [ "${2%%/*}" != backend ]; then return 0; fi
+    fi
     from=$(level "${2%%/*}")
     to=$(level "${target%%/*}")
     if [ "$to" = unknown ]; then
