@@ -203,6 +203,10 @@ static void fill_zeros(op_rig *rig) {
     {                                                                                                                  \
         .attn = {.n_heads = h, .n_kv_heads = kv, .head_dim = d, .scale = 0.35f }                                       \
     }
+#define WINDOW(h, kv, d, w)                                                                                            \
+    {                                                                                                                  \
+        .attn = {.n_heads = h, .n_kv_heads = kv, .head_dim = d, .scale = 0.35f, .window = w }                          \
+    }
 #define MLA(h, n, no, ro, v, f)                                                                                        \
     {                                                                                                                  \
         .mla = {.n_heads = h, .n_latent = n, .n_nope = no, .n_rope = ro, .v_dim = v, .scale = 0.2f, .form = f }        \
@@ -227,10 +231,19 @@ static void fill_zeros(op_rig *rig) {
     {                                                                                                                  \
         .moe = {.top_k = top, .n_inner = inner }                                                                       \
     }
+#define MOE_CLAMPED(top, inner)                                                                                        \
+    {                                                                                                                  \
+        .moe = {.top_k = top, .n_inner = inner, .glu = {MF_GLU_CLAMPED, 1.702f, 1.5f} }                                \
+    }
+#define CLAMPED(l)                                                                                                     \
+    {                                                                                                                  \
+        .glu = { MF_GLU_CLAMPED, 1.702f, l }                                                                           \
+    }
 #define NORM(e, n)                                                                                                     \
     {                                                                                                                  \
         .norm = {.eps = e, .part = n }                                                                                 \
     }
+#define MXFP4 .w_type = MF_TYPE_MXFP4, .bits = 4, .group = MF_MXFP4_GROUP
 #define AFFINE(b, gr) .w_type = MF_TYPE_AFFINE, .bits = b, .group = gr
 
 const op_case OP_CASES[] = {
@@ -251,6 +264,7 @@ const op_case OP_CASES[] = {
     {"matmul 3 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(3, 32)},
     {"matmul 4 bits", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 256, .rows = 13, AFFINE(4, 64)},
     {"matmul 4 bits one", 2e-6, build_matmul, expect_matmul, .seqs = ONE, .cols = 256, .rows = 13, AFFINE(4, 128)},
+    {"matmul mxfp4", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 96, .rows = 13, MXFP4},
     {"matmul 5 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(5, 64)},
     {"matmul 6 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(6, 32)},
     {"matmul 8 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 256, .rows = 13, AFFINE(8, 64)},
@@ -271,6 +285,14 @@ const op_case OP_CASES[] = {
      .v_cols = 16},
     {"attention across blocks", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}},
      .p = ATTN(4, 2, 8), .k_cols = 16, .v_cols = 16},
+    {"attention window", 2e-6, build_attention, expect_attention, .seqs = FEW, .p = WINDOW(4, 2, 8, 3), .k_cols = 16,
+     .v_cols = 16},
+    {"attention window of one", 2e-6, build_attention, expect_attention, .seqs = FEW, .p = WINDOW(2, 2, 8, 1),
+     .k_cols = 16, .v_cols = 16},
+    {"attention sinks", 2e-6, build_attention, expect_attention, .seqs = FEW, .p = ATTN(4, 2, 8), .k_cols = 16,
+     .v_cols = 16, .option = true},
+    {"attention window, sinks", 2e-6, build_attention, expect_attention, .seqs = MANY, .p = WINDOW(4, 2, 8, 5),
+     .k_cols = 16, .v_cols = 16, .option = true},
     {"attention steep", 2e-5, build_attention, expect_attention, fill_large, .seqs = MANY, .p = ATTN(2, 1, 8),
      .k_cols = 8, .v_cols = 8},
 
@@ -308,6 +330,8 @@ const op_case OP_CASES[] = {
 
     {"add", 1e-7, build_add, expect_add, .seqs = FEW, .cols = 24},
     {"glu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24},
+    {"glu clamped", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = CLAMPED(0.5f)},
+    {"glu clamped extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24, .p = CLAMPED(7)},
     {"glu extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24},
 
     {"route softmax", 2e-6, build_route, expect_route, .seqs = MANY,
@@ -338,6 +362,12 @@ const op_case OP_CASES[] = {
      AFFINE(4, 64)},
     {"experts 8 bits", 4e-6, build_experts, expect_experts, .seqs = ONE, .cols = 64, .p = MOE(4, 32), .n_experts = 6,
      AFFINE(8, 32)},
+    {"experts biases", 4e-6, build_experts, expect_experts, .seqs = MANY, .cols = 32, .p = MOE(3, 16), .n_experts = 5,
+     .option = true},
+    {"experts clamped", 4e-6, build_experts, expect_experts, .seqs = FEW, .cols = 32, .p = MOE_CLAMPED(3, 16),
+     .n_experts = 5, .option = true},
+    {"experts mxfp4", 4e-6, build_experts, expect_experts, .seqs = MANY, .cols = 64, .p = MOE_CLAMPED(2, 96),
+     .n_experts = 4, .option = true, MXFP4},
     {"experts some absent", 4e-6, build_experts, expect_experts, .seqs = FEW, .cols = 32, .p = MOE(3, 16),
      .n_experts = 8, .every_other = true},
 

@@ -61,9 +61,19 @@ void expect_add(const op_rig *rig, op_result *want) {
         op_out(rig, want, 0)[i] = op_in(rig, 0, i) + op_in(rig, 1, i);
 }
 
+/* silu(gate) up, or the clamped form: the gate from above only, up from both sides and counted from -1 */
+double expect_act(const mf__glu *glu, double gate, double up) {
+    double limit = glu->limit;
+    if (glu->kind == MF_GLU_SILU) return silu(gate) * up;
+    if (gate > limit) gate = limit;
+    if (up > limit) up = limit;
+    if (up < -limit) up = -limit;
+    return gate / (1 + exp(-(double)glu->alpha * gate)) * (1 + up);
+}
+
 void expect_glu(const op_rig *rig, op_result *want) {
     for (int64_t i = 0; i < (int64_t)rig->n_rows * op_in_cols(rig, 0); i++)
-        op_out(rig, want, 0)[i] = silu(op_in(rig, 0, i)) * op_in(rig, 1, i);
+        op_out(rig, want, 0)[i] = expect_act(&rig->op->p.glu, op_in(rig, 0, i), op_in(rig, 1, i));
 }
 
 void expect_sigmoid_gate(const op_rig *rig, op_result *want) {
@@ -137,11 +147,13 @@ void expect_attention(const op_rig *rig, op_result *want) {
         for (int32_t h = 0; h < heads; h++) {
             int32_t kv_head = h * p->attn.n_kv_heads / heads;
             int64_t q = ((int64_t)t * heads + h) * dim;
-            double total = 0, *o = op_out(rig, want, 0) + q;
+            double *o = op_out(rig, want, 0) + q;
+            double total = rig->op->w[0] >= 0 ? exp(op_w(rig, 0, h)) : 0; /* a sink takes a share and gives nothing */
             for (int64_t i = 0; i <= pos; i++) {
                 double dot = 0;
                 for (int32_t c = 0; c < dim; c++) dot += op_in(rig, 0, q + c) * kv[op_k_at(rig, i) + kv_head * dim + c];
-                total += weight[i] = exp(dot * p->attn.scale); /* scores of test data are small */
+                bool seen = !p->attn.window || pos - i < p->attn.window;
+                total += weight[i] = seen ? exp(dot * p->attn.scale) : 0; /* scores of test data are small */
             }
             for (int32_t c = 0; c < dim; c++) {
                 o[c] = 0;

@@ -4,6 +4,8 @@
 
 #include "harness.h"
 
+double expect_act(const mf__glu *glu, double gate, double up); /* a gated activation */
+
 void expect_embed(const op_rig *rig, op_result *want);
 void expect_rms_norm(const op_rig *rig, op_result *want);
 void expect_matmul(const op_rig *rig, op_result *want);

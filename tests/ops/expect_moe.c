@@ -77,19 +77,24 @@ static double *part_values(const op_rig *rig, int32_t expert, mf__expert_part pa
     return v;
 }
 
-/* y = W_down (silu(W_gate x) * W_up x), one inner channel after the other */
+static double bias_of(const op_rig *rig, int32_t expert, mf__expert_part part, int32_t row) {
+    const float *bias = mf__expert_bias(&rig->layout, part, rig->blobs + expert * rig->layout.bytes);
+    return bias ? bias[row] : 0;
+}
+
+/* y = W_down act(W_gate x + b_gate, W_up x + b_up) + b_down, one inner channel after the other */
 static void expert_row(const op_rig *rig, int32_t expert, int64_t t, double *y) {
     int32_t hidden = op_in_cols(rig, 0), inner = rig->op->p.moe.n_inner;
     double *gate = part_values(rig, expert, MF_PART_GATE), *up = part_values(rig, expert, MF_PART_UP);
     double *down = part_values(rig, expert, MF_PART_DOWN);
-    for (int32_t c = 0; c < hidden; c++) y[c] = 0;
+    for (int32_t c = 0; c < hidden; c++) y[c] = bias_of(rig, expert, MF_PART_DOWN, c);
     for (int32_t i = 0; i < inner; i++) {
-        double a = 0, b = 0;
+        double a = bias_of(rig, expert, MF_PART_GATE, i), b = bias_of(rig, expert, MF_PART_UP, i);
         for (int32_t c = 0; c < hidden; c++) {
             a += gate[i * hidden + c] * op_in(rig, 0, t * hidden + c);
             b += up[i * hidden + c] * op_in(rig, 0, t * hidden + c);
         }
-        for (int32_t c = 0; c < hidden; c++) y[c] += down[c * inner + i] * a * sigmoid(a) * b;
+        for (int32_t c = 0; c < hidden; c++) y[c] += down[c * inner + i] * expect_act(&rig->op->p.moe.glu, a, b);
     }
     free(gate);
     free(up);

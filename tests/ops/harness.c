@@ -39,7 +39,10 @@ static void encode(op_rig *rig, mf__type type, int bits, int group, int64_t rows
     float *row = take(&rig->arena, cols, sizeof *row);
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < cols; c++) row[c] = (float)op_random(rig);
-        if (type == MF_TYPE_AFFINE) {
+        if (type == MF_TYPE_MXFP4) {
+            for (int64_t i = 0; i < cols / 2; i++) data[r * cols / 2 + i] = (uint8_t)(int)(row[i] * 128);
+            for (int64_t i = 0; i < cols / group; i++) scales[r * cols / group + i] = (uint8_t)(int)(124 + row[i] * 4);
+        } else if (type == MF_TYPE_AFFINE) {
             mf__affine_encode_row(row, cols, bits, group, MF_TYPE_BF16, data + r * cols * bits / 8,
                                   scales + r * cols / group * 2, biases + r * cols / group * 2);
         } else if (type == MF_TYPE_F32) {
@@ -53,14 +56,18 @@ static void encode(op_rig *rig, mf__type type, int bits, int group, int64_t rows
     }
 }
 
+static mf__type scale_type(const op_case *c) {
+    return c->w_type == MF_TYPE_MXFP4 ? MF_TYPE_U8 : MF_TYPE_BF16;
+}
+
 static mf__tensor make_matrix(op_rig *rig, int64_t rows, int64_t cols) {
     const op_case *c = rig->c;
-    bool affine = c->w_type == MF_TYPE_AFFINE;
+    bool scaled = mf__type_has_scales(c->w_type);
     mf__tensor t = {.type = c->w_type, .n_planes = 1, .n_rows = rows, .n_cols = cols};
-    if (affine) t.bits = c->bits, t.group = c->group, t.scale_type = MF_TYPE_BF16;
+    if (scaled) t.bits = c->bits, t.group = c->group, t.scale_type = scale_type(c);
     uint8_t *data = take(&rig->arena, rows * mf__tensor_row_bytes(&t), 1);
-    uint8_t *scales = affine ? take(&rig->arena, rows * cols / c->group, 2) : NULL;
-    uint8_t *biases = affine ? take(&rig->arena, rows * cols / c->group, 2) : NULL;
+    uint8_t *scales = scaled ? take(&rig->arena, rows * cols / c->group, 2) : NULL;
+    uint8_t *biases = scaled ? take(&rig->arena, rows * cols / c->group, 2) : NULL;
     encode(rig, c->w_type, c->bits, c->group, rows, cols, data, scales, biases);
     t.data = data, t.scales = scales, t.biases = biases;
     return t;
@@ -99,10 +106,11 @@ static void make_bank(op_rig *rig) {
         rig->layout.part[p].type = c->w_type;
         rig->layout.part[p].n_rows = p == MF_PART_DOWN ? hidden : inner;
         rig->layout.part[p].n_cols = p == MF_PART_DOWN ? inner : hidden;
-        if (c->w_type != MF_TYPE_AFFINE) continue;
+        rig->layout.part[p].has_bias = c->option;
+        if (!mf__type_has_scales(c->w_type)) continue;
         rig->layout.part[p].bits = c->bits;
         rig->layout.part[p].group = c->group;
-        rig->layout.part[p].scale_type = MF_TYPE_BF16;
+        rig->layout.part[p].scale_type = scale_type(c);
     }
     assert_int_equal(mf__expert_layout_pack(&rig->layout, 64, NULL), MF_OK);
     rig->blobs = take(&rig->arena, c->n_experts * rig->layout.bytes, 1);
@@ -112,6 +120,8 @@ static void make_bank(op_rig *rig) {
             encode(rig, c->w_type, c->bits, c->group, rig->layout.part[p].n_rows, rig->layout.part[p].n_cols,
                    blob + rig->layout.part[p].data_off, blob + rig->layout.part[p].scales_off,
                    blob + rig->layout.part[p].biases_off);
+            float *bias = (float *)(void *)(blob + rig->layout.part[p].bias_off);
+            for (int64_t r = 0; c->option && r < rig->layout.part[p].n_rows; r++) bias[r] = (float)op_random(rig);
         }
 }
 
