@@ -7,7 +7,7 @@
  *     n_vocab times: length * 2 + is-word
  *     all tokens' bytes
  *     256 times: the byte's token id + 1
- *     n merges, then by ascending rank: left, right, merged
+ *     n merges, in the order of the hash table: left, right, rank, merged
  *     n added tokens: set, id, flags, text
  *     n steps: pattern, flags, behavior
  *
@@ -63,28 +63,20 @@ static void put(writer *w, uint64_t v) {
     put_bytes(w, b, n);
 }
 
-static int compare_rank(const void *a, const void *b) {
-    uint32_t x = ((const mf__bpe_pair *)a)->rank, y = ((const mf__bpe_pair *)b)->rank;
-    return x < y ? -1 : x > y;
-}
-
+/* In the order of the table's slots: reading them back then fills the new table from front to back instead of missing
+ * the cache at every merge. */
 static void put_merges(writer *w, const mf__bpe_pairs *pairs) {
     size_t capacity = (size_t)pairs->mask + 1, n = 0;
-    mf__bpe_pair *sorted = malloc(capacity * sizeof *sorted);
-    if (!sorted) {
-        if (w->status == MF_OK) w->status = mf__fail(w->err, MF_E_NOMEM, "no memory to write the merges");
-        return;
-    }
-    for (size_t i = 0; i < capacity; i++)
-        if (pairs->slots[i].left >= 0) sorted[n++] = pairs->slots[i];
-    qsort(sorted, n, sizeof *sorted, compare_rank);
+    for (size_t i = 0; i < capacity; i++) n += pairs->slots[i].left >= 0;
     put(w, n);
-    for (size_t i = 0; i < n; i++) {
-        put(w, (uint64_t)sorted[i].left);
-        put(w, (uint64_t)sorted[i].right);
-        put(w, (uint64_t)sorted[i].merged);
+    for (size_t i = 0; i < capacity; i++) {
+        const mf__bpe_pair *p = &pairs->slots[i];
+        if (p->left < 0) continue;
+        put(w, (uint64_t)p->left);
+        put(w, (uint64_t)p->right);
+        put(w, p->rank);
+        put(w, (uint64_t)p->merged);
     }
-    free(sorted);
 }
 
 static void put_added(writer *w, const mf__tokenizer *tok) {
@@ -147,7 +139,7 @@ static mf_status damaged(reader *r, const char *what) {
 
 /* A number of at most max. */
 static mf_status get(reader *r, uint64_t max, const char *what, uint64_t *out) {
-    uint64_t v = 0;
+    uint64_t v = 0; /* below 2^63 */
     for (int shift = 0; shift < 63; shift += 7) {
         if (r->at == r->end) return damaged(r, what);
         uint8_t b = *r->at++;
@@ -210,15 +202,16 @@ static mf_status read_vocab(reader *r, mf__tokenizer *tok) {
 }
 
 static mf_status read_merges(reader *r, mf__tokenizer *tok) {
-    uint64_t n = 0;
-    MF__TRY(get(r, (uint64_t)(r->end - r->at) / 3, "number of merges", &n));
+    uint64_t n = 0, rank = 0;
+    MF__TRY(get(r, (uint64_t)(r->end - r->at) / 4, "number of merges", &n));
     MF__TRY(mf__bpe_pairs_init(&tok->pairs, n, r->err));
     for (uint64_t i = 0; i < n; i++) {
         int32_t left = 0, right = 0, merged = 0;
         MF__TRY(get_id(r, tok, "merge", &left));
         MF__TRY(get_id(r, tok, "merge", &right));
+        MF__TRY(get(r, UINT32_MAX - 1, "merge", &rank));
         MF__TRY(get_id(r, tok, "merge", &merged));
-        mf__bpe_pairs_set(&tok->pairs, left, right, (uint32_t)i, merged);
+        mf__bpe_pairs_set(&tok->pairs, left, right, (uint32_t)rank, merged);
     }
     return MF_OK;
 }
