@@ -9,27 +9,58 @@
 
 /* ---- hyper-parameters ------------------------------------------------------------------------------------------ */
 
+/* "linear 6, full 2" and how many of all are dense */
+static void print_layers(const mf__config *c) {
+    int n_of[MF_MIX_COUNT] = {0}, n_dense = 0, n_named = 0;
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        n_of[c->mixer[l]]++;
+        n_dense += c->dense[l];
+    }
+    printf("layers             %d:", c->n_layers);
+    for (int m = 0; m < MF_MIX_COUNT; m++)
+        if (n_of[m]) printf("%s %d %s attention", n_named++ ? "," : "", n_of[m], mf__mixer_name((mf__mixer)m));
+    if (n_dense) printf("; %d with a dense feed-forward of width %d", n_dense, c->n_dense_inner);
+    printf("\n");
+}
+
+static void print_attention(const mf__config *c) {
+    unsigned mixers = 0;
+    for (int32_t l = 0; l < c->n_layers; l++) mixers |= 1u << c->mixer[l];
+    if (mixers & (1u << MF_MIX_FULL | 1u << MF_MIX_SLIDING))
+        printf("attention heads    %d query heads, %d key/value heads of %d; %d channels rotate\n", c->attn.n_heads,
+               c->attn.n_kv_heads, c->attn.head_dim, c->attn.n_rot);
+    if (mixers & 1u << MF_MIX_SLIDING) printf("window             %d\n", c->attn.window);
+    if (mixers & 1u << MF_MIX_LATENT)
+        printf("latent heads       %d heads of %d + %d rotating and %d; latent %d, query latent %d\n", c->attn.n_heads,
+               c->mla.n_nope, c->mla.n_rope, c->mla.v_dim, c->mla.n_latent, c->mla.n_q_rank);
+    if (mixers & 1u << MF_MIX_LINEAR)
+        printf("linear heads       %d key heads of %d, %d value heads of %d, kernel %d\n", c->delta.n_k_heads,
+               c->delta.k_dim, c->delta.n_v_heads, c->delta.v_dim, c->delta.n_kernel);
+    printf("rope               theta %g", c->rope.theta);
+    if (c->rope.yarn) printf(", YaRN factor %g over %g positions", c->rope.factor, c->rope.original_ctx);
+    printf("\n");
+}
+
 static void print_config(const mf_model *m) {
     const mf__config *c = &m->bp.config;
-    int n_full = 0;
-    for (int32_t l = 0; l < c->n_layers; l++) n_full += c->mixer[l] == MF_MIX_FULL;
-    printf("family            %s (model_type %s)\n", m->info.family, c->model_type);
-    printf("layers            %d: %d full attention, %d linear attention\n", c->n_layers, n_full, c->n_layers - n_full);
-    printf("hidden            %d\n", c->n_hidden);
-    printf("vocabulary        %d, head %s\n", c->n_vocab, c->tied_head ? "tied to the embedding" : "of its own");
-    printf("context           %d\n", c->n_ctx);
-    printf("norm epsilon      %g\n", (double)c->eps);
-    if (n_full)
-        printf("full attention    %d query heads, %d key/value heads of %d; %d channels rotate, theta %g\n",
-               c->attn.n_heads, c->attn.n_kv_heads, c->attn.head_dim, c->attn.n_rot, c->rope.theta);
-    if (n_full < c->n_layers)
-        printf("linear attention  %d key heads of %d, %d value heads of %d, kernel %d\n", c->delta.n_k_heads,
-               c->delta.k_dim, c->delta.n_v_heads, c->delta.v_dim, c->delta.n_kernel);
-    printf("experts           %d per layer, %d per token, width %d; shared expert of width %d\n", c->moe.n_experts,
-           c->moe.top_k, c->moe.n_inner, c->moe.n_shared_inner);
-    printf("end tokens       ");
+    printf("family             %s (model_type %s)\n", m->info.family, c->model_type);
+    print_layers(c);
+    printf("hidden             %d\n", c->n_hidden);
+    printf("vocabulary         %d, head %s\n", c->n_vocab, c->tied_head ? "tied to the embedding" : "of its own");
+    printf("context            %d\n", c->n_ctx);
+    printf("norm epsilon       %g\n", (double)c->eps);
+    print_attention(c);
+    printf("experts            %d per layer, %d per token, width %d", c->moe.n_experts, c->moe.top_k, c->moe.n_inner);
+    if (c->moe.n_shared_inner) printf("; shared expert of width %d", c->moe.n_shared_inner);
+    if (c->moe.n_groups > 1) printf("; %d of %d groups", c->moe.top_groups, c->moe.n_groups);
+    printf("\nend tokens        ");
     for (int32_t i = 0; i < c->n_eos; i++) printf(" %d", c->eos[i]);
     printf("%s\n", c->n_eos ? "" : " none");
+    for (int i = 0; i < MF_FEATURES; i++) {
+        char text[128];
+        mf__feature_text(&c->has, i, text, sizeof text);
+        if (strcmp(text, "-")) printf("%-18s %s\n", mf__feature_name(i), text);
+    }
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------------------------- */
@@ -40,7 +71,7 @@ typedef struct part {
     int64_t bytes;
 } part;
 
-enum { PART_EMBED, PART_HEAD, PART_FULL, PART_LINEAR, PART_SHARED, PART_ROUTER, PART_REST, PART_COUNT };
+enum { PART_EMBED, PART_HEAD, PART_ATTENTION, PART_LINEAR, PART_SHARED, PART_ROUTER, PART_REST, PART_COUNT };
 
 static int part_of(const part *parts, const char *tensor) {
     for (int p = 0; p < PART_REST; p++)
@@ -68,10 +99,10 @@ static void layout_text(const mf__expert_layout *l, char text[96]) {
 
 static int64_t print_trunk(const mf_model *m) {
     static const char *const embed[] = {"embed_tokens.", NULL}, *const head[] = {"lm_head.", NULL},
-                             *const full[] = {".self_attn.", NULL}, *const linear[] = {".linear_attn.", NULL},
+                             *const attention[] = {".self_attn.", NULL}, *const linear[] = {".linear_attn.", NULL},
                              *const shared[] = {".shared_expert", NULL}, *const router[] = {".mlp.gate.", NULL};
     part parts[PART_COUNT] = {{"embedding", embed, 0},        {"head", head, 0},
-                              {"full attention", full, 0},    {"linear attention", linear, 0},
+                              {"attention", attention, 0},    {"linear attention", linear, 0},
                               {"shared experts", shared, 0},  {"routers", router, 0},
                               {"norms and the rest", NULL, 0}};
     for (int64_t i = 0; i < mf__catalog_count(m->native.catalog); i++) {

@@ -60,7 +60,7 @@ stopped TERM 143
 
 name="inspect"
 run_it 0 "$moeflux" inspect "$stories" --graph && empty err &&
-    has out "qwen3_5_moe" "64 per layer, 8 per token" "4 bits/64" "delta_net" "KV cache" && ok
+    has out "qwen3_5_moe" "6 linear attention" "64 per layer, 8 per token" "softmax, top k" "4 bits/64" "delta_net" "KV cache" && ok
 name="text to ids and back"
 printf 'Once upon a time' | "$moeflux" tokenize "$stories" >ids && [ "$(cat ids)" = "920 604 261 495" ] &&
     [ "$("$moeflux" tokenize "$stories/tokenizer.json" --decode <ids)" = "Once upon a time" ] && ok || bad "$(cat ids)"
