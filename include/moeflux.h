@@ -90,9 +90,23 @@ typedef struct mf_log_sink {
 typedef struct mf_model mf_model;
 typedef struct mf_session mf_session;
 
+/* How experts come from their files. AUTO: mapped when they all fit in memory, else what the drive is fastest with. */
+typedef enum mf_io { MF_IO_AUTO, MF_IO_MMAP, MF_IO_PREAD, MF_IO_URING } mf_io;
+
+typedef enum mf_switch { MF_SWITCH_AUTO, MF_SWITCH_ON, MF_SWITCH_OFF } mf_switch;
+
 typedef struct mf_model_options {
     const char *backend; /* "auto" (NULL), "ref" */
     int n_threads;       /* compute threads; 0: one per physical core this process may use */
+    int64_t ram_bytes;   /* most memory for weights, experts and sessions together; 0: what the machine has left */
+    mf_io io;
+    mf_switch direct;   /* read experts past the page cache (O_DIRECT) */
+    mf_switch prefetch; /* read experts that are likely to be wanted next while the drive is idle; AUTO: on */
+    int n_io_threads;   /* reads at a time; 0: chosen */
+    const char *policy; /* which experts stay in memory: "mix" (NULL), "lfu", "lru" */
+    const char *const *experts_dirs; /* directories with layer_NN.bin, read side by side; NULL: the model's own */
+    int n_experts_dirs;
+    const char *cache_dir; /* remembers how fast drives are; NULL: measured at every open that needs it */
     mf_log_sink log;
 } mf_model_options;
 
@@ -192,6 +206,55 @@ mf_status mf_checkpoint_restore(mf_session *session, int64_t pos, mf_error *err)
 void mf_checkpoint_forget(mf_session *session, int64_t pos);
 void mf_checkpoint_set_max(mf_session *session, int max);
 int mf_checkpoint_count(const mf_session *session);
+
+/* ---- counters: how the experts came ------------------------------------------------------------------------------ */
+
+#define MF_LATENCY_BUCKETS 20
+#define MF_LATENCY_FIRST_US 16 /* bucket 0 is below this, each following one below twice the one before */
+
+enum { MF_PREDICTOR_LAST_TOKEN, MF_PREDICTOR_NEXT_ROUTER, MF_PREDICTORS };
+
+/* One predictor: the same layer's experts of the token before, or the next layer's router on this layer's output. */
+typedef struct mf_predictor_stats {
+    int64_t wanted;   /* experts wanted in turns it had spoken about */
+    int64_t foretold; /* experts it had named for them */
+    int64_t right;    /* ... that were wanted: recall is right / wanted */
+    int64_t read;     /* reads made for its sake */
+    int64_t useful;   /* ... there when wanted */
+    int64_t late;     /* ... still under way when wanted */
+    int64_t useless;  /* ... gone without having been wanted */
+    bool resting;     /* did not pay lately and is not listened to for a while */
+} mf_predictor_stats;
+
+typedef struct mf_stats {
+    int64_t wanted; /* experts asked for, once per layer and chunk */
+    int64_t hits;   /* ... that were in memory */
+    int64_t bytes_wanted;
+    int64_t bytes_read;       /* because they were wanted */
+    int64_t bytes_prefetched; /* because they were foretold */
+    int64_t stall_ns;         /* compute waited for experts */
+    int64_t busy_ns;          /* at least one read was under way */
+    int64_t evictions, read_errors;
+    int64_t latency[MF_LATENCY_BUCKETS]; /* reads by duration */
+    mf_predictor_stats predictors[MF_PREDICTORS];
+    /* how things are now */
+    const char *io, *policy; /* "mmap", "pread", "uring"; "mix", ... */
+    bool direct;
+    int64_t ceiling;     /* bytes/s the drive was measured at; 0: not measured */
+    int64_t budget;      /* bytes for experts now; 0: no limit (mapped) */
+    int64_t cache_bytes; /* experts in memory */
+} mf_stats;
+
+/* Of all sessions since the model was opened or the counters were reset. */
+void mf_model_stats_get(mf_model *model, mf_stats *out);
+void mf_model_stats_reset(mf_model *model);
+/* Of one session: wanted, hits, bytes_wanted, bytes_read and stall_ns; the rest is 0. A pass over several sessions
+ * counts in each of them. */
+void mf_session_stats_get(const mf_session *session, mf_stats *out);
+void mf_session_stats_reset(mf_session *session);
+
+/* Drops all predictions, as if nothing had been evaluated; results do not change, only reads do. */
+void mf_prefetch_forget(mf_model *model);
 
 /* For diagnosis: one layer applied to hidden [n_rows][n_hidden] at the positions that follow the session's tokens,
  * into out (same shape). The session does not change, so repeated calls give the same bits. */

@@ -54,15 +54,18 @@ static mf_status probe(const mf__pass *pass, const char *name, mf__port port, in
     return MF_OK;
 }
 
-/* The distinct experts of the pass, in file order. */
+/* The distinct experts of the pass, in file order, and how many rows want each. */
 static int collect_wanted(mf_model *m, int32_t n_rows) {
     const mf__config *c = &m->bp.config;
     mf__workspace *ws = &m->ws;
     int n = 0;
-    memset(ws->is_wanted, 0, (size_t)c->moe.n_experts * sizeof *ws->is_wanted);
-    for (int64_t i = 0; i < (int64_t)n_rows * c->moe.top_k; i++) ws->is_wanted[ws->route_ids[i]] = true;
-    for (int32_t e = 0; e < c->moe.n_experts; e++)
-        if (ws->is_wanted[e]) ws->wanted[n++] = e;
+    memset(ws->n_wanting, 0, (size_t)c->moe.n_experts * sizeof *ws->n_wanting);
+    for (int64_t i = 0; i < (int64_t)n_rows * c->moe.top_k; i++) ws->n_wanting[ws->route_ids[i]]++;
+    for (int32_t e = 0; e < c->moe.n_experts; e++) {
+        if (!ws->n_wanting[e]) continue;
+        ws->wanted[n] = e;
+        ws->counts[n++] = ws->n_wanting[e];
+    }
     return n;
 }
 
@@ -73,12 +76,12 @@ static mf_status run_experts(mf_model *m, run r, mf_error *err) {
     r.bank = &bank;
     for (;;) {
         int n = 0;
-        MF__TRY(mf__store_next(m->store, ws->ready, ws->ready_blobs, &n, err));
+        MF__TRY(mf__turn_next(m->turn, ws->ready, ws->ready_blobs, &n, err));
         if (!n) return MF_OK;
         memset(ws->bank, 0, (size_t)bank.n_experts * sizeof *ws->bank);
         for (int i = 0; i < n; i++) ws->bank[ws->ready[i]] = ws->ready_blobs[i];
         mf_status st = submit(m, &r, err);
-        mf__store_done(m->store, ws->ready, n);
+        mf__turn_done(m->turn, ws->ready, n);
         MF__TRY(st);
     }
 }
@@ -89,10 +92,10 @@ static mf_status run_moe(mf_model *m, int layer, int32_t n, mf_error *err) {
     int64_t id_bytes = (int64_t)n * m->bp.config.moe.top_k * (int64_t)sizeof(int32_t);
     MF__TRY(m->be->download(m->be, m->ws.route_ids, m->ws.ports[MF_PORT_ROUTE_IDS], id_bytes, err));
     int n_wanted = collect_wanted(m, n);
-    MF__TRY(mf__store_begin(m->store, layer, m->ws.wanted, n_wanted, err)); /* reads start here ... */
+    MF__TRY(mf__turn_begin(m->turn, layer, m->ws.wanted, m->ws.counts, n_wanted, n, err)); /* reads start here ... */
     mf_status st = k->shared ? submit(m, &(run){.g = k->shared, .weights = w[1], .n_rows = n}, err) : MF_OK;
     if (st == MF_OK) st = run_experts(m, (run){.g = k->experts, .weights = w[2], .n_rows = n}, err);
-    mf__store_end(m->store);
+    mf__turn_end(m->turn);
     MF__TRY(st);
     return submit(m, &(run){.g = k->combine, .weights = w[3], .n_rows = n}, err);
 }
@@ -143,7 +146,7 @@ static mf_status run_tail(const mf__pass *pass, float *logits, int32_t n_logits,
     return MF_OK;
 }
 
-mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, int32_t n_logits, mf_error *err) {
+static mf_status forward(const mf__pass *pass, const int32_t *tokens, float *logits, int32_t n_logits, mf_error *err) {
     const mf_session *s = pass->sessions[0];
     mf_model *m = s->model;
     int32_t n = pass->n_rows;
@@ -156,4 +159,15 @@ mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits
         MF__TRY(mf__forward_layer(pass, l, err));
     }
     return run_tail(pass, logits, n_logits, err);
+}
+
+mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, int32_t n_logits, mf_error *err) {
+    const mf_session *s = pass->sessions[0];
+    mf_stats before;
+    mf__turn_stats_get(s->model->turn, &before);
+    mf__turn_cancel_set(s->model->turn, s->opt.cancel, s->opt.cancel_user);
+    mf_status st = forward(pass, tokens, logits, n_logits, err);
+    mf__turn_cancel_set(s->model->turn, NULL, NULL);
+    mf__stats_pass(pass, &before);
+    return st;
 }

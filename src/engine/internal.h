@@ -31,8 +31,9 @@ typedef struct mf__workspace {
     float *probe_rows; /* host copy for probes */
     /* host side of an expert turn */
     int32_t *route_ids; /* [n_rows][top_k] */
-    bool *is_wanted;    /* [n_experts] */
+    int32_t *n_wanting; /* [n_experts] rows that want each expert */
     int32_t *wanted;    /* [n_experts] distinct ids of this chunk */
+    int32_t *counts;    /* [n_experts] rows that want wanted[i] */
     int32_t *ready;     /* [n_experts] */
     const void **ready_blobs;
     const void **bank; /* [n_experts] */
@@ -51,6 +52,7 @@ struct mf_model {
     mf__pool *pool;
     mf__backend *be;
     mf__store *store;
+    mf__turn *turn; /* the one whose turn it is; under lock */
     mf__weight_set embed, tail;
     mf__weight_set (*layers)[MF_LAYER_GRAPHS]; /* [n_layers] */
     int64_t *conv_off, *delta_off;             /* [n_layers] floats into a session's recurrent state */
@@ -99,6 +101,7 @@ struct mf_session {
     int now;                  /* which half is current */
     mf__frozen **checkpoints; /* in order of saving */
     int n_checkpoints, max_checkpoints;
+    mf_stats stats;
 };
 
 /* engine/memory.c */
@@ -136,6 +139,9 @@ typedef struct mf__pass {
     int32_t n_rows; /* in all */
     bool fresh;
 } mf__pass;
+
+/* engine/stats.c: what the turns of a pass took, into every session of it. */
+void mf__stats_pass(const mf__pass *pass, const mf_stats *before);
 
 /* logits: the rows of the last n_logits tokens, or none. */
 mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, int32_t n_logits, mf_error *err);

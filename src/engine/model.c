@@ -89,12 +89,14 @@ static mf_status open_store(mf_model *m, mf_error *err) {
     }
     m->layout = m->native.layout;
     mf__store_config sc = {.n_layers = c->n_layers,
+                           .n_dirs = 1,
                            .files = (const char *const *)m->native.expert_files,
                            .n_experts = c->moe.n_experts,
                            .stride = m->layout.stride,
                            .bytes = m->layout.bytes,
                            .log = m->log};
-    return mf__store_open(&sc, &m->store, err);
+    MF__TRY(mf__store_open(&sc, &m->store, err));
+    return mf__turn_create(m->store, &m->turn, err);
 }
 
 /* Where each layer's recurrent state lies in a session's. Starts are multiples of 16 floats: 64 bytes. */
@@ -181,6 +183,7 @@ mf_status mf_model_open(const char *dir, const mf_model_options *opt, mf_model *
 
 void mf_model_close(mf_model *m) {
     if (!m) return;
+    mf__turn_free(m->turn);
     mf__store_close(m->store);
     mf__workspace_free(m);
     if (m->be) m->be->free(m->be);

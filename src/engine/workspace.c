@@ -41,7 +41,8 @@ static void free_workspace(mf_model *m, mf__workspace *ws) {
     if (ws->scratch) m->be->release(m->be, ws->scratch);
     free(ws->probe_rows);
     free(ws->route_ids);
-    free(ws->is_wanted);
+    free(ws->n_wanting);
+    free(ws->counts);
     free(ws->wanted);
     free(ws->ready);
     free(ws->ready_blobs);
@@ -70,12 +71,13 @@ static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows
     size_t row = (size_t)(c->n_hidden > MF_MAX_TOPK ? c->n_hidden : MF_MAX_TOPK);
     ws->probe_rows = malloc(rows * row * sizeof *ws->probe_rows);
     ws->route_ids = malloc(rows * MF_MAX_TOPK * sizeof *ws->route_ids);
-    ws->is_wanted = calloc(experts, sizeof *ws->is_wanted);
+    ws->n_wanting = calloc(experts, sizeof *ws->n_wanting);
+    ws->counts = calloc(experts, sizeof *ws->counts);
     ws->wanted = calloc(experts, sizeof *ws->wanted);
     ws->ready = calloc(experts, sizeof *ws->ready);
     ws->ready_blobs = calloc(experts, sizeof *ws->ready_blobs);
     ws->bank = calloc(experts, sizeof *ws->bank);
-    if (ws->probe_rows && ws->route_ids && ws->is_wanted && ws->wanted && ws->ready && ws->ready_blobs && ws->bank)
+    if (ws->probe_rows && ws->route_ids && ws->n_wanting && ws->counts && ws->wanted && ws->ready && ws->ready_blobs && ws->bank)
         return MF_OK;
     return mf__fail(err, MF_E_NOMEM, "no memory for evaluating %d tokens at a time", n_rows);
 }

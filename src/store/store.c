@@ -1,114 +1,242 @@
-/* The store over mapped files: every expert is always "there", and the kernel's page cache does the rest.
- *
- * Invariants, for the turn between begin and end:
- *   1. given <= n_wanted; the ids [0, given) have been handed out, the others not yet.
- *   2. An address handed out stays valid until the store is closed. */
-#include "store/store.h"
-
+/* Opening and closing a store, its budget and its counters. See store/internal.h for the parts and the invariants. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/log.h"
+#include "store/internal.h"
 
-struct mf__store {
-    int n_layers, n_experts;
-    int64_t stride, bytes;
-    mf__map *maps; /* [n_layers]; data NULL where a layer has no experts */
-    /* the turn */
-    int layer; /* -1: no turn */
-    const int32_t *wanted;
-    int n_wanted, given;
-    mf__store_stats stats;
-};
+#define DEFAULT_DEPTH 8
+#define MOST_DEPTH 64
+#define PIECE_BYTES ((int64_t)1 << 20)
 
-static mf_status map_layer(mf__store *s, int layer, const char *path, mf_error *err) {
-    if (!path) return MF_OK;
-    MF__TRY(mf__map_open(path, &s->maps[layer], err));
-    int64_t need = (s->n_experts - 1) * s->stride + s->bytes;
-    if ((int64_t)s->maps[layer].size < need)
-        return mf__fail(err, MF_E_FORMAT,
-                        "%s: %zu bytes, but %d experts of %lld bytes need %lld; convert the model again", path,
-                        s->maps[layer].size, s->n_experts, (long long)s->stride, (long long)need);
+static mf_status check_config(const mf__store_config *c, mf_error *err) {
+    if (c->n_layers < 1 || c->n_experts < 1 || c->n_dirs < 1 || c->bytes < 1 || c->stride < c->bytes ||
+        (int64_t)c->n_layers * c->n_experts > INT32_MAX / 4 || c->stride > INT64_MAX / 4 / c->n_experts)
+        return mf__fail(err, MF_E_INVALID, "store: %d layers in %d directories, %d experts, %lld of %lld bytes",
+                        c->n_layers, c->n_dirs, c->n_experts, (long long)c->bytes, (long long)c->stride);
+    if (c->n_io_threads < 0 || c->n_io_threads > MOST_DEPTH)
+        return mf__fail(err, MF_E_INVALID, "n_io_threads is %d, expected 0 to %d", c->n_io_threads, MOST_DEPTH);
+    if (!mf__policy_find(c->policy))
+        return mf__fail(err, MF_E_INVALID, "cache policy \"%s\" is not known; known are mix, lfu and lru", c->policy);
+    if (c->budget < 0) return mf__fail(err, MF_E_INVALID, "store: a budget of %lld bytes", (long long)c->budget);
+    return MF_OK;
+}
+
+static mf_status make_lock(mf__store *s, mf_error *err) {
+    pthread_condattr_t attr;
+    if (pthread_condattr_init(&attr)) return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    bool ok = !pthread_mutex_init(&s->lock, NULL) && !pthread_cond_init(&s->ready, &attr) &&
+              !pthread_cond_init(&s->work, NULL) && !pthread_cond_init(&s->tick, &attr);
+    pthread_condattr_destroy(&attr);
+    return ok ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for a lock");
+}
+
+static mf_status make_tables(mf__store *s, mf_error *err) {
+    const mf__policy *policy = mf__policy_find(s->config.policy);
+    size_t keys = (size_t)s->n_keys, layers = (size_t)s->n_layers;
+    s->last_cap = s->n_experts < 32 ? s->n_experts : 32;
+    s->guess_cap = 2 * s->n_experts + 16;
+    s->where = mf__table(s, keys, sizeof *s->where);
+    s->foretold = mf__table(s, keys, sizeof *s->foretold);
+    s->spoke = mf__table(s, layers, sizeof *s->spoke);
+    s->n_last = mf__table(s, layers, sizeof *s->n_last);
+    s->last_ids = mf__table(s, layers * (size_t)s->last_cap, sizeof *s->last_ids);
+    s->guesses = mf__table(s, (size_t)s->guess_cap, sizeof *s->guesses);
+    s->drive_load = mf__table(s, (size_t)s->n_dirs, sizeof *s->drive_load);
+    s->ranking = (mf__ranking){.policy = policy, .n_layers = s->n_layers, .n_experts = s->n_experts};
+    s->ranking.state = mf__table(s, 1, policy->bytes(s->n_layers, s->n_experts));
+    s->queues[0] = s->queues[1] = (mf__queue){-1, -1};
+    if (!s->where || !s->foretold || !s->spoke || !s->n_last || !s->last_ids || !s->guesses || !s->drive_load ||
+        !s->ranking.state)
+        return mf__fail(err, MF_E_NOMEM, "no memory for the tables of %d experts", s->n_keys);
+    return MF_OK;
+}
+
+/* "Everything fits" leaves a quarter for what else the machine does. */
+static bool fits(const mf__store *s) {
+    return !s->config.budget || mf__files_total(s) <= s->config.budget / 4 * 3;
+}
+
+/* Mapped, or which reads; s->direct and s->io_kind follow. */
+static mf_status choose_io(mf__store *s, mf_error *err) {
+    const mf__store_config *c = &s->config;
+    mf_io kind = c->io;
+    if (kind == MF_IO_AUTO && fits(s) && c->direct != MF_SWITCH_ON) kind = MF_IO_MMAP;
+    s->mapped = kind == MF_IO_MMAP;
+    if (s->mapped) {
+        s->io_kind = kind;
+        return mf__files_map(s, err);
+    }
+    bool can_direct = c->direct != MF_SWITCH_OFF && mf__files_direct(s) == MF_OK;
+    if (c->direct == MF_SWITCH_ON && !can_direct)
+        mf__log(&s->log, MF_LOG_WARN, "experts: the file system does not offer direct reads; using the page cache");
+    s->direct = can_direct;
+    mf__drive drive = {0};
+    if ((kind == MF_IO_AUTO || c->direct == MF_SWITCH_AUTO) && !c->read) {
+        MF__TRY(mf__drive_measure(s, &drive, err));
+        if (c->direct == MF_SWITCH_AUTO) s->direct = can_direct && drive.direct >= drive.buffered;
+    }
+    int64_t pread = s->direct ? drive.direct : drive.buffered;
+    if (kind == MF_IO_AUTO) kind = s->direct && drive.uring >= pread ? MF_IO_URING : MF_IO_PREAD;
+    s->ceiling = kind == MF_IO_URING && drive.uring ? drive.uring : pread;
+    s->io_kind = kind;
+    return MF_OK;
+}
+
+/* Pieces of about PIECE_BYTES, equal and in whole blocks. */
+static void cut_pieces(mf__store *s) {
+    int64_t span = s->bytes + (s->direct && s->stride % MF_BLOCK ? 2 * MF_BLOCK : 0);
+    int64_t n = s->mapped ? 1 : (span + PIECE_BYTES / 2) / PIECE_BYTES;
+    if (n < 1) n = 1;
+    int64_t piece = ((span + n - 1) / n + MF_BLOCK - 1) / MF_BLOCK * MF_BLOCK;
+    if (piece > INT32_MAX / 2) piece = INT32_MAX / 2 / MF_BLOCK * MF_BLOCK;
+    s->piece_bytes = (int)piece;
+    /* The last piece must not be empty wherever in its block an expert begins, so count by the bytes alone. */
+    s->n_pieces = (int)((s->bytes + piece - 1) / piece);
+}
+
+static mf_status start_io(mf__store *s, mf_error *err) {
+    s->depth = s->config.n_io_threads ? s->config.n_io_threads : DEFAULT_DEPTH;
+    if (s->io_kind == MF_IO_URING) {
+        mf_error why = {0};
+        mf_status st = mf__io_uring_create(s, s->depth, &s->io, &why);
+        if (st == MF_OK) return MF_OK;
+        mf__log(&s->log, s->config.io == MF_IO_URING ? MF_LOG_WARN : MF_LOG_DEBUG,
+                "experts: io_uring cannot be used (%s); reading with threads", why.text);
+        s->io_kind = MF_IO_PREAD;
+    }
+    return mf__io_pread_create(s, s->depth, &s->io, err);
+}
+
+static mf_status open_store(mf__store *s, mf_error *err) {
+    MF__TRY(make_tables(s, err));
+    MF__TRY(mf__files_open(s, &s->config, err));
+    MF__TRY(choose_io(s, err));
+    s->budget = s->budget_asked = s->budget_max = s->mapped ? 0 : s->config.budget;
+    MF__TRY(mf__slots_create(s, err));
+    cut_pieces(s);
+    s->prefetch = s->config.prefetch != MF_SWITCH_OFF;
+    MF__TRY(start_io(s, err));
+    if (!s->config.quiet) mf__pressure_watch(s);
     return MF_OK;
 }
 
 mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_error *err) {
     *out = NULL;
-    if (config->n_layers < 1 || config->n_experts < 1 || config->bytes < 1 || config->stride < config->bytes)
-        return mf__fail(err, MF_E_INVALID, "store: %d layers, %d experts, %lld of %lld bytes", config->n_layers,
-                        config->n_experts, (long long)config->bytes, (long long)config->stride);
+    MF__TRY(check_config(config, err));
     mf__store *s = calloc(1, sizeof *s);
-    if (s) s->maps = calloc((size_t)config->n_layers, sizeof *s->maps);
-    if (!s || !s->maps) {
+    if (!s) return mf__fail(err, MF_E_NOMEM, "no memory for the expert store");
+    mf_status st = make_lock(s, err);
+    if (st != MF_OK) {
         free(s);
-        return mf__fail(err, MF_E_NOMEM, "no memory for the expert store");
+        return st;
     }
+    s->config = *config;
+    s->log = config->log;
     s->n_layers = config->n_layers;
     s->n_experts = config->n_experts;
+    s->n_keys = config->n_layers * config->n_experts;
+    s->n_dirs = config->n_dirs;
+    s->n_files = config->n_dirs * config->n_layers;
     s->stride = config->stride;
     s->bytes = config->bytes;
-    s->layer = -1;
-    for (int l = 0; l < s->n_layers; l++) {
-        mf_status st = map_layer(s, l, config->files[l], err);
-        if (st != MF_OK) {
-            mf__store_close(s);
-            return st;
-        }
+    if (config->root) strncpy(s->root, config->root, sizeof s->root - 1);
+    st = open_store(s, err);
+    if (st != MF_OK) {
+        mf__store_close(s);
+        return st;
     }
-    mf__log(&config->log, MF_LOG_DEBUG, "experts: %d layers mapped", s->n_layers);
+    mf__log(&s->log, MF_LOG_INFO, "experts: %lld MB in %d files, %s%s, room for %d of %d in %lld MB, policy %s",
+            (long long)(mf__files_total(s) >> 20), s->n_files, s->io->name, s->direct ? " direct" : "", s->limit,
+            s->n_keys, (long long)(s->budget >> 20), s->ranking.policy->name);
     *out = s;
     return MF_OK;
 }
 
 void mf__store_close(mf__store *s) {
     if (!s) return;
-    for (int l = 0; l < s->n_layers; l++) mf__map_close(&s->maps[l]);
-    free(s->maps);
+    if (s->io) {
+        pthread_mutex_lock(&s->lock);
+        s->stopping = true;
+        pthread_cond_broadcast(&s->work);
+        if (s->io->wake) s->io->wake(s->io);
+        pthread_mutex_unlock(&s->lock);
+        mf__pressure_unwatch(s);
+        s->io->free(s->io);
+    }
+    mf__slots_free(s);
+    mf__files_close(s);
+    free(s->where);
+    free(s->foretold);
+    free(s->spoke);
+    free(s->n_last);
+    free(s->last_ids);
+    free(s->guesses);
+    free(s->drive_load);
+    free(s->ranking.state);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->ready);
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->tick);
     free(s);
 }
 
-mf_status mf__store_begin(mf__store *s, int layer, const int32_t *ids, int n, mf_error *err) {
-    if (s->layer >= 0) return mf__fail(err, MF_E_INTERNAL, "store: layer %d is still in its turn", s->layer);
-    if (layer < 0 || layer >= s->n_layers || !s->maps[layer].data)
-        return mf__fail(err, MF_E_NOT_FOUND, "store: layer %d has no experts", layer);
-    for (int i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= s->n_experts)
-            return mf__fail(err, MF_E_INVALID, "store: expert %d of layer %d, there are %d", ids[i], layer,
-                            s->n_experts);
-    s->layer = layer;
-    s->wanted = ids;
-    s->n_wanted = n;
-    s->given = 0;
-    s->stats.wanted += n;
-    s->stats.hits += n;
-    return MF_OK;
-}
+/* ---- budget
+ * ---------------------------------------------------------------------------------------------------------- */
 
-mf_status mf__store_next(mf__store *s, int32_t *ids, const void **blobs, int *n_out, mf_error *err) {
-    *n_out = 0;
-    if (s->layer < 0) return mf__fail(err, MF_E_INTERNAL, "store: no turn has begun");
-    for (; s->given < s->n_wanted; s->given++, ++*n_out) {
-        ids[*n_out] = s->wanted[s->given];
-        blobs[*n_out] = s->maps[s->layer].data + s->wanted[s->given] * s->stride;
+void mf__store_budget_set(mf__store *s, int64_t bytes) {
+    pthread_mutex_lock(&s->lock);
+    if (s->budget_max) {
+        int64_t least = mf__slots_least(s) + s->lent;
+        if (bytes > s->budget_max) bytes = s->budget_max;
+        s->budget = s->budget_asked = bytes > least ? bytes : least;
+        mf__slots_apply_limit(s);
     }
-    return MF_OK;
+    pthread_mutex_unlock(&s->lock);
 }
 
-void mf__store_done(mf__store *s, const int32_t *ids, int n) {
-    (void)s, (void)ids, (void)n;
+mf_status mf__store_lend(mf__store *s, int64_t bytes, mf_error *err) {
+    mf_status st = MF_OK;
+    pthread_mutex_lock(&s->lock);
+    if (!s->budget_max) {
+        s->lent += bytes;
+    } else if (s->lent + bytes + mf__slots_least(s) > s->budget_asked && bytes > 0) {
+        st =
+            mf__fail(err, MF_E_NOMEM,
+                     "%lld bytes more do not fit in the memory budget: %lld of %lld are in use and the smallest expert "
+                     "cache takes %lld; allow more memory or a shorter context",
+                     (long long)bytes, (long long)s->lent, (long long)s->budget_asked, (long long)mf__slots_least(s));
+    } else {
+        s->lent += bytes;
+        if (s->budget < s->lent + mf__slots_least(s)) s->budget = s->lent + mf__slots_least(s);
+        mf__slots_apply_limit(s);
+        while (s->n_over > 0) pthread_cond_wait(&s->ready, &s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return st;
 }
 
-void mf__store_end(mf__store *s) {
-    s->layer = -1;
-    s->wanted = NULL;
-    s->n_wanted = s->given = 0;
-}
+/* ---- counters
+ * -------------------------------------------------------------------------------------------------------- */
 
-void mf__store_hint(mf__store *s, int layer, const int32_t *ids, int n) {
-    (void)s, (void)layer, (void)ids, (void)n;
-}
-
-void mf__store_stats_get(const mf__store *s, mf__store_stats *out) {
+void mf__store_stats_get(mf__store *s, mf_stats *out) {
+    pthread_mutex_lock(&s->lock);
     *out = s->stats;
+    out->io = s->io->name;
+    out->policy = s->ranking.policy->name;
+    out->direct = s->direct;
+    out->ceiling = s->ceiling;
+    out->budget = s->budget ? s->budget - s->lent : 0;
+    for (int i = 0; i < s->n_slots; i++) out->cache_bytes += s->slots[i].state == MF_SLOT_READY ? s->bytes : 0;
+    if (s->in_flight[0] + s->in_flight[1]) out->busy_ns += mf__now_ns() - s->busy_since_ns;
+    for (int who = 0; who < MF_PREDICT_COUNT; who++) out->predictors[who].resting = s->tracks[who].resting > 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void mf__store_stats_reset(mf__store *s) {
+    pthread_mutex_lock(&s->lock);
+    s->stats = (mf_stats){0};
+    s->busy_since_ns = mf__now_ns();
+    pthread_mutex_unlock(&s->lock);
 }

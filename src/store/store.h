@@ -9,43 +9,84 @@
  *   end
  *
  * next waits only for the first expert that is ready and returns all that are; a layer may want more experts than fit
- * in memory, then it takes several rounds. The order in which experts come out is not part of the contract. */
+ * in memory, then it takes several rounds. The order in which experts come out is not part of the contract.
+ *
+ * Every function may be called from any thread; a turn object is used by one thread at a time. A turn that holds
+ * experts (given, not done) never waits for memory, so turns cannot wait for each other in a circle. */
 #ifndef MF_STORE_STORE_H
 #define MF_STORE_STORE_H
+
+#include <sys/types.h>
 
 #include "base/status.h"
 
 typedef struct mf__store mf__store;
+typedef struct mf__turn mf__turn;
+
+/* Who foretold an expert. */
+typedef enum mf__predictor { MF_PREDICT_LAST, MF_PREDICT_ROUTER, MF_PREDICT_COUNT } mf__predictor;
 
 typedef struct mf__store_config {
     int n_layers;
-    const char *const *files; /* [n_layers] path, or NULL for a layer without experts */
+    int n_dirs;               /* directories that hold experts; 1 or more */
+    const char *const *files; /* [n_dirs][n_layers] path, or NULL where a directory has no such layer */
     int n_experts;            /* per layer */
     int64_t stride;           /* bytes from one expert to the next */
     int64_t bytes;            /* bytes of one expert that are used */
+    int64_t budget;           /* most bytes for cached experts and the store's own tables; 0: no limit */
+    mf_io io;                 /* AUTO: see mf__store_open */
+    mf_switch direct;         /* read past the page cache */
+    mf_switch prefetch;
+    int n_io_threads;      /* reads at a time; 0: chosen */
+    const char *policy;    /* NULL: the default */
+    const char *cache_dir; /* where the speed of drives is remembered; NULL: nowhere */
+    /* Tests: stands in for pread(2) in the pread engine. */
+    ssize_t (*read)(void *user, int fd, void *buf, size_t n, int64_t offset);
+    void *read_user;
+    const char *root; /* tests: stands before /proc and /sys; NULL: "" */
+    bool quiet;       /* for a moment's use: do not watch memory pressure */
     mf_log_sink log;
 } mf__store_config;
 
-typedef struct mf__store_stats {
-    int64_t wanted;     /* experts asked for */
-    int64_t hits;       /* ... that were in memory */
-    int64_t bytes_read; /* from files */
-} mf__store_stats;
-
-/* Checks that every file is there and long enough; the strings of config are copied. */
+/* Checks that every layer that some directory has is long enough; the strings of config are copied.
+ * io AUTO takes MMAP when all expert files fit in 75 % of the budget, else what the drive is fastest with. */
 mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_error *err);
-void mf__store_close(mf__store *store); /* NULL is fine */
+void mf__store_close(mf__store *store); /* NULL is fine; all turns must be freed before */
 
-/* One turn at a time. ids: distinct, in [0, n_experts); must stay valid until end. */
-mf_status mf__store_begin(mf__store *store, int layer, const int32_t *ids, int n, mf_error *err);
-/* Up to n (of begin) experts that became ready: their ids and addresses. *n_out == 0: all have been given out. */
-mf_status mf__store_next(mf__store *store, int32_t *ids, const void **blobs, int *n_out, mf_error *err);
-void mf__store_done(mf__store *store, const int32_t *ids, int n);
-void mf__store_end(mf__store *store); /* also after a failure in the middle: forgets the rest of the turn */
+/* Lowers or raises (never above what it was opened with) the budget. Memory that is in use follows when it is unpinned.
+ */
+void mf__store_budget_set(mf__store *store, int64_t bytes);
+/* Takes bytes out of the budget for another use (negative: gives them back) and returns when the cache has made room.
+ * MF_E_NOMEM when the budget has not that much. Not to be called between begin and end. */
+mf_status mf__store_lend(mf__store *store, int64_t bytes, mf_error *err);
 
-/* These experts may be wanted soon. Never waits, never fails, may do nothing. */
-void mf__store_hint(mf__store *store, int layer, const int32_t *ids, int n);
+mf_status mf__turn_create(mf__store *store, mf__turn **out, mf_error *err);
+void mf__turn_free(mf__turn *turn); /* NULL is fine; ends the turn */
+/* cancel (may be NULL) is asked now and then while next waits; true makes next return MF_E_CANCELLED. */
+void mf__turn_cancel_set(mf__turn *turn, bool (*cancel)(void *user), void *user);
 
-void mf__store_stats_get(const mf__store *store, mf__store_stats *out);
+/* ids: distinct, in [0, n_experts); must stay valid until end. counts[i]: how many of the n_tokens tokens of this turn
+ * want ids[i] (NULL: every one); n_tokens 1 is decoding. */
+mf_status mf__turn_begin(mf__turn *turn, int layer, const int32_t *ids, const int32_t *counts, int n, int n_tokens,
+                         mf_error *err);
+/* Up to n (of begin) experts that became ready: their ids and addresses. *n_out == 0: all have been given out.
+ * A read error comes out here, for the turns that wanted the expert. */
+mf_status mf__turn_next(mf__turn *turn, int32_t *ids, const void **blobs, int *n_out, mf_error *err);
+void mf__turn_done(mf__turn *turn, const int32_t *ids, int n);
+void mf__turn_end(mf__turn *turn); /* also after a failure in the middle: forgets the rest of the turn */
+
+/* These experts may be wanted soon: read them when nothing else is to be read. Never waits, never fails, may do
+ * nothing. Replaces what `who` said about the layer before. */
+void mf__store_hint(mf__store *store, mf__predictor who, int layer, const int32_t *ids, int n);
+bool mf__store_wants_hints(mf__store *store, mf__predictor who); /* false: do not bother to predict */
+void mf__store_forget(mf__store *store);                         /* drops all predictions */
+
+void mf__store_stats_get(mf__store *store, mf_stats *out);
+void mf__turn_stats_get(const mf__turn *turn, mf_stats *out); /* what this turn object asked for */
+void mf__store_stats_reset(mf__store *store);
+void mf__turn_stats_reset(mf__turn *turn);
+
+/* For tests: MF_E_INTERNAL with the number of the invariant that does not hold (see store/internal.h). */
+mf_status mf__store_check(mf__store *store, mf_error *err);
 
 #endif

@@ -1,0 +1,36 @@
+/* Counters, as the public header offers them. */
+#include "engine/internal.h"
+
+void mf__stats_pass(const mf__pass *pass, const mf_stats *before) {
+    mf_stats now;
+    mf__turn_stats_get(pass->sessions[0]->model->turn, &now);
+    for (int i = 0; i < pass->n; i++) {
+        mf_stats *s = &pass->sessions[i]->stats;
+        s->wanted += now.wanted - before->wanted;
+        s->hits += now.hits - before->hits;
+        s->bytes_wanted += now.bytes_wanted - before->bytes_wanted;
+        s->bytes_read += now.bytes_read - before->bytes_read;
+        s->stall_ns += now.stall_ns - before->stall_ns;
+    }
+}
+
+void mf_model_stats_get(mf_model *m, mf_stats *out) {
+    *out = (mf_stats){0};
+    if (m && m->store) mf__store_stats_get(m->store, out);
+}
+
+void mf_model_stats_reset(mf_model *m) {
+    if (m && m->store) mf__store_stats_reset(m->store);
+}
+
+void mf_session_stats_get(const mf_session *s, mf_stats *out) {
+    *out = s ? s->stats : (mf_stats){0};
+}
+
+void mf_session_stats_reset(mf_session *s) {
+    if (s) s->stats = (mf_stats){0};
+}
+
+void mf_prefetch_forget(mf_model *m) {
+    if (m && m->store) mf__store_forget(m->store);
+}

@@ -1,0 +1,169 @@
+/* The feed: which piece is read next. Demands in the order they came; guesses only while no demand is waiting or under
+ * way, and few at a time, so that a demand that comes meanwhile waits for little. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "store/internal.h"
+
+_Static_assert((int)MF_PREDICT_COUNT == (int)MF_PREDICTORS, "predictors have their counters");
+
+int64_t mf__now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- queues --------------------------------------------------------------------------------------------------------
+ */
+
+void mf__queue_push(mf__store *s, int which, int32_t slot, bool front) {
+    mf__queue *q = &s->queues[which];
+    mf__slot *x = &s->slots[slot];
+    x->queue = (int8_t)which;
+    x->prev = front ? -1 : q->tail;
+    x->next = front ? q->head : -1;
+    if (x->prev >= 0) s->slots[x->prev].next = slot;
+    if (x->next >= 0) s->slots[x->next].prev = slot;
+    if (x->prev < 0) q->head = slot;
+    if (x->next < 0) q->tail = slot;
+}
+
+void mf__queue_remove(mf__store *s, int32_t slot) {
+    mf__slot *x = &s->slots[slot];
+    mf__queue *q = &s->queues[x->queue];
+    if (x->prev >= 0) s->slots[x->prev].next = x->next;
+    if (x->next >= 0) s->slots[x->next].prev = x->prev;
+    if (q->head == slot) q->head = x->next;
+    if (q->tail == slot) q->tail = x->prev;
+    x->prev = x->next = -1;
+    x->queue = -1;
+}
+
+/* ---- taking
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* The least busy of the directories that have the layer. */
+static int choose_file(const mf__store *s, int layer, int turn) {
+    int best = -1;
+    for (int i = 0; i < s->n_dirs; i++) {
+        int d = (i + turn) % s->n_dirs;
+        const mf__expert_file *f = &s->files[d * s->n_layers + layer];
+        if (!f->path || (s->mapped && !f->map.data)) continue;
+        if (best < 0 || s->drive_load[d] < s->drive_load[best]) best = d;
+    }
+    s->drive_load[best]++;
+    return best * s->n_layers + layer;
+}
+
+static void fill_piece(mf__store *s, int32_t slot, mf__piece *out) {
+    mf__slot *x = &s->slots[slot];
+    mf__key key = s->keys[slot];
+    int index = x->issued++;
+    int64_t begin = key % s->n_experts * s->stride, end = begin + s->bytes;
+    int64_t from = s->direct ? begin / MF_BLOCK * MF_BLOCK : begin; /* where the slot's first byte comes from */
+    int64_t lo = from + (int64_t)index * s->piece_bytes, hi = lo + s->piece_bytes;
+    if (index == s->n_pieces - 1) hi = s->direct ? (end + MF_BLOCK - 1) / MF_BLOCK * MF_BLOCK : end;
+    int file = choose_file(s, key / s->n_experts, index + key);
+    const mf__expert_file *f = &s->files[file];
+    *out = (mf__piece){.slot = slot,
+                       .file = file,
+                       .fd = s->direct ? f->direct : f->fd,
+                       .fd_buffered = f->fd,
+                       .direct = s->direct,
+                       .mapped = s->mapped,
+                       .demanded = x->pins > 0,
+                       .to = s->mapped ? (uint8_t *)f->map.data + lo : s->arena + slot * s->slot_bytes + (lo - from),
+                       .offset = lo,
+                       .bytes = hi - lo,
+                       .need = (hi < end ? hi : end) - lo,
+                       .began_ns = mf__now_ns()};
+    if (x->issued == s->n_pieces) mf__queue_remove(s, slot);
+    if (s->in_flight[0] + s->in_flight[1] == 0) s->busy_since_ns = out->began_ns;
+    s->in_flight[!out->demanded]++;
+}
+
+/* The next guess becomes a slot that is being read; -1 when there is none or no room for it. */
+static int32_t start_guess(mf__store *s) {
+    while (s->n_guesses) {
+        mf__guess g = s->guesses[s->guess_head];
+        int32_t slot = g.key;
+        if (g.key >= 0 && s->where[g.key] < 0) {
+            if (!s->mapped && mf__slots_make_room(s, 1, true, &slot) < 1) return -1;
+            s->stats.predictors[g.who].read++;
+            mf__slot_start(s, slot, g.key, g.who);
+        } else {
+            slot = -1;
+        }
+        s->guess_head = (s->guess_head + 1) % s->guess_cap;
+        s->n_guesses--;
+        if (slot >= 0) return slot;
+    }
+    return -1;
+}
+
+static bool guesses_may_go(const mf__store *s) {
+    return s->queues[0].head < 0 && s->in_flight[0] == 0 && s->in_flight[1] < (s->depth + 1) / 2;
+}
+
+static int32_t choose_slot(mf__store *s) {
+    if (s->stopping || s->in_flight[0] + s->in_flight[1] >= s->depth) return -1;
+    if (s->queues[0].head >= 0) return s->queues[0].head;
+    if (!guesses_may_go(s)) return -1;
+    return s->queues[1].head >= 0 ? s->queues[1].head : start_guess(s);
+}
+
+bool mf__feed_take(mf__store *s, bool wait, mf__piece *out) {
+    int32_t slot = -1;
+    pthread_mutex_lock(&s->lock);
+    while ((slot = choose_slot(s)) < 0 && wait && !s->stopping) pthread_cond_wait(&s->work, &s->lock);
+    if (slot >= 0) {
+        fill_piece(s, slot, out);
+        if (s->queues[0].head >= 0 || s->queues[1].head >= 0 || s->n_guesses) pthread_cond_signal(&s->work);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return slot >= 0;
+}
+
+void mf__feed_wake(mf__store *s) {
+    pthread_cond_signal(&s->work);
+    if (s->io && s->io->wake) s->io->wake(s->io);
+}
+
+/* ---- finishing ------------------------------------------------------------------------------------------------------
+ */
+
+static void count_read(mf__store *s, const mf__piece *p, bool good) {
+    int64_t now = mf__now_ns(), us = (now - p->began_ns) / 1000;
+    int bucket = 0;
+    while (bucket < MF_LATENCY_BUCKETS - 1 && us >= (int64_t)MF_LATENCY_FIRST_US << bucket) bucket++;
+    s->stats.latency[bucket]++;
+    if (good) *(p->demanded ? &s->stats.bytes_read : &s->stats.bytes_prefetched) += p->need;
+    if (s->in_flight[0] + s->in_flight[1] == 0) s->stats.busy_ns += now - s->busy_since_ns;
+}
+
+void mf__feed_finish(mf__store *s, const mf__piece *p, int error, int64_t error_offset) {
+    pthread_mutex_lock(&s->lock);
+    mf__slot *x = &s->slots[p->slot];
+    x->finished++;
+    s->in_flight[!p->demanded]--;
+    s->drive_load[p->file / s->n_layers]--;
+    count_read(s, p, !error);
+    if (error && !x->error) {
+        x->error = error;
+        x->error_file = p->file;
+        x->error_offset = error_offset;
+        if (x->queue >= 0) mf__queue_remove(s, p->slot);
+    }
+    if (x->error ? x->finished == x->issued : x->finished == s->n_pieces) {
+        x->state = x->error ? MF_SLOT_FAILED : MF_SLOT_READY;
+        if (!x->error && x->who >= 0) s->n_ready_unused++;
+        if (x->error) {
+            s->stats.read_errors++;
+            s->where[s->keys[p->slot]] = -1;
+        }
+        if (!x->pins && (x->error || p->slot >= s->limit)) mf__slot_free(s, p->slot);
+        pthread_cond_broadcast(&s->ready);
+    }
+    mf__feed_wake(s);
+    pthread_mutex_unlock(&s->lock);
+}

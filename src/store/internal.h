@@ -1,0 +1,234 @@
+/* The store's private structures.
+ *
+ *   slot     room for one expert. Streaming: in the arena. Mapped: the expert's place in the mapped file.
+ *   piece    a part of one expert's bytes: the unit of reading, so that a demand never waits behind a large prefetch
+ *   feed     what I/O engines pull pieces from: demanded slots first, then predictions when nothing is demanded
+ *
+ *   FREE --claim--> READING --last piece--> READY --evict--> FREE
+ *                      \--a piece failed--> FAILED --last unpin--> FREE
+ *
+ * Invariants, whenever the lock is free (mf__store_check):
+ *   1. where[key] is a slot s in READING or READY with slots[s].key == key, or -1; every such slot is found that way.
+ *   2. A FREE slot has no key and no pins.
+ *   3. A slot's pins are the wanted experts of running turns that are claimed and not done; so no turns, no pins.
+ *   4. Slots at or above the limit are FREE unless they are pinned or being read, and n_over counts those.
+ *   5. Tables and slots below the limit, in whole huge pages, fit in the budget less what is lent; n_over == 0 means
+ *      that nothing else of the arena is in memory.
+ *   6. A READING slot has finished <= issued <= n_pieces, and is in a queue exactly when it has pieces to issue (after
+ *      an error there are none).
+ *   7. A queued slot is in the demand queue exactly when it is pinned.
+ *   8. The counts of pieces in flight are the sums over READING slots of issued - finished.
+ *   9. n_ready_unused counts the READY slots that were predicted and not yet wanted. */
+#ifndef MF_STORE_INTERNAL_H
+#define MF_STORE_INTERNAL_H
+
+#include <pthread.h>
+
+#include "base/file.h"
+#include "store/policy.h"
+#include "store/store.h"
+
+#define MF_HUGE ((int64_t)2 << 20)
+#define MF_BLOCK 4096 /* alignment of direct reads */
+
+typedef enum mf__slot_state { MF_SLOT_FREE, MF_SLOT_READING, MF_SLOT_READY, MF_SLOT_FAILED } mf__slot_state;
+
+typedef struct mf__slot {
+    uint8_t state;  /* mf__slot_state */
+    int8_t who;     /* predictor that had it read and whose guess nobody has wanted yet; -1: wanted */
+    int8_t queue;   /* 0 demand, 1 prefetch, -1 none */
+    int32_t pins;   /* turns that want it */
+    int32_t issued; /* pieces handed to the engine */
+    int32_t finished;
+    int32_t prev, next; /* in its queue; -1 at the ends */
+    /* a failure */
+    int error;          /* errno; -1: the file ended */
+    int32_t error_file; /* which one */
+    int64_t error_offset;
+} mf__slot;
+
+typedef struct mf__queue {
+    int32_t head, tail; /* -1: empty */
+} mf__queue;
+
+/* One open expert file. */
+typedef struct mf__expert_file {
+    char *path; /* NULL: this directory has no such layer */
+    int fd;     /* through the page cache */
+    int direct; /* past it; -1: not open */
+    mf__map map;
+} mf__expert_file;
+
+/* A read to be done: bytes at offset of the file into `to`; the first `need` must arrive. */
+typedef struct mf__piece {
+    int32_t slot, file;
+    int fd, fd_buffered; /* the second is for what direct reads cannot do */
+    bool direct, mapped, demanded;
+    uint8_t *to;
+    int64_t offset, bytes, need;
+    int64_t began_ns;
+} mf__piece;
+
+typedef struct mf__guess {
+    mf__key key; /* -1: withdrawn */
+    int8_t who;
+} mf__guess;
+
+/* How a predictor does; see store/predict.c. */
+typedef struct mf__track {
+    int window_total, window_good; /* reads of the current window that are settled */
+    int resting;                   /* hints to ignore before it may try again; 0: at work */
+    int rest;                      /* length of its last rest */
+} mf__track;
+
+typedef struct mf__io mf__io;
+
+struct mf__store {
+    mf__store_config config; /* its pointers are not used after open */
+    int n_layers, n_experts, n_keys, n_dirs, n_files;
+    int64_t stride, bytes;
+    bool mapped, direct, prefetch;
+    mf_io io_kind;
+    mf_log_sink log;
+    mf__expert_file *files; /* [n_dirs][n_layers] */
+    int32_t *drive_load;    /* [n_dirs] pieces in flight */
+
+    pthread_mutex_t lock; /* all that follows */
+    pthread_cond_t ready; /* a slot became READY, FAILED or evictable */
+    pthread_cond_t work;  /* there may be pieces to take */
+    bool stopping;
+
+    /* slots */
+    uint8_t *arena;
+    int64_t arena_bytes, slot_bytes;
+    int n_slots; /* in the arena */
+    int limit;   /* slots that may be used now */
+    int n_over;  /* slots at or above the limit that are still in use */
+    int n_free;  /* FREE below the limit */
+    int scan;    /* where the search for a FREE slot goes on */
+    mf__slot *slots;
+    mf__key *keys;        /* [n_slots] -1: none */
+    int32_t *where;       /* [n_keys] slot or -1 */
+    int64_t budget;       /* in force; 0: no limit */
+    int64_t budget_asked; /* what it may rise to; pressure lowers it for a while */
+    int64_t budget_max;   /* what the arena was made for */
+    int64_t lent, table_bytes;
+    mf__ranking ranking;
+    int now; /* layer of the latest turn */
+    int n_ready_unused;
+
+    /* feed */
+    int piece_bytes, n_pieces;
+    mf__queue queues[2];
+    int in_flight[2];   /* pieces: for demands, for guesses */
+    int depth;          /* pieces in flight at most */
+    mf__guess *guesses; /* ring */
+    int guess_cap, guess_head, n_guesses;
+    mf__io *io;
+
+    /* predictors */
+    uint8_t *foretold; /* [n_keys] bit per predictor, since the layer's last turn */
+    uint8_t *spoke;    /* [n_layers] bit per predictor: it said something */
+    int32_t *last_ids; /* [n_layers][n_last] what the latest decoding turn of each layer wanted */
+    int32_t *n_last;
+    int last_cap;
+    mf__track tracks[MF_PREDICT_COUNT];
+
+    /* turns and counters */
+    mf__turn *turns; /* all turn objects, for the checker */
+    mf_stats stats;
+    int64_t busy_since_ns; /* when pieces in flight became more than 0 */
+    int64_t ceiling;       /* bytes/s the drive was measured at; 0: unknown */
+    pthread_t watcher;     /* looks at memory pressure */
+    pthread_cond_t tick;   /* wakes it to stop */
+    bool has_watcher;
+    char root[256];
+};
+
+/* of one wanted expert */
+typedef enum mf__want { MF_WANT_NONE, MF_WANT_UNCLAIMED, MF_WANT_CLAIMED, MF_WANT_GIVEN, MF_WANT_DONE } mf__want;
+
+struct mf__turn {
+    mf__store *store;
+    mf__turn *prev, *next_turn;
+    bool (*cancel)(void *user);
+    void *cancel_user;
+    int layer; /* -1: no turn */
+    const int32_t *wanted;
+    int n, n_tokens;
+    int n_unclaimed, n_claimed, n_given, n_done; /* sum up to n */
+    int n_window;                                /* claimed because they were not there, and not done */
+    uint8_t *want;                               /* [n_experts] mf__want of wanted[i] */
+    bool *missed;                                /* [n_experts] wanted[i] counts in n_window */
+    int32_t *slot_of;                            /* [n_experts] of wanted[i], while claimed or given */
+    int32_t *index_of;                           /* [n_experts] i of an id; valid for wanted ids only */
+    mf_stats stats;
+};
+
+int64_t mf__now_ns(void);
+
+/* files.c */
+mf_status mf__files_open(mf__store *s, const mf__store_config *config, mf_error *err);
+mf_status mf__files_direct(mf__store *s); /* opens for direct reads; MF_E_UNSUPPORTED where the file system refuses */
+mf_status mf__files_map(mf__store *s, mf_error *err);
+void mf__files_close(mf__store *s);
+int64_t mf__files_total(const mf__store *s); /* bytes of all layers, each once */
+bool mf__files_has(const mf__store *s, int layer);
+/* The layer's file is still as long as it must be. For mapped files, where a read beyond the end would be a signal. */
+mf_status mf__files_intact(const mf__store *s, int layer, mf_error *err);
+
+/* slots.c; the lock is held */
+mf_status mf__slots_create(mf__store *s, mf_error *err);
+void mf__slots_free(mf__store *s);
+void *mf__table(mf__store *s, size_t count, size_t size); /* calloc that counts in table_bytes */
+uint8_t *mf__slot_blob(const mf__store *s, int32_t slot); /* where the expert's first byte is */
+int mf__slots_limit(const mf__store *s);                  /* slots that budget and loans allow */
+void mf__slots_apply_limit(mf__store *s);
+int64_t mf__slots_least(const mf__store *s); /* budget that still has one slot, besides what is lent */
+/* Up to n slots that may be overwritten, best first, FREE on return. guess: for a prediction. */
+int mf__slots_make_room(mf__store *s, int n, bool guess, int32_t *out);
+void mf__slot_start(mf__store *s, int32_t slot, mf__key key, int who); /* READING, queued */
+void mf__slot_unpin(mf__store *s, int32_t slot);
+void mf__slot_free(mf__store *s, int32_t slot);    /* from any state; not pinned, not in flight */
+void mf__slot_promote(mf__store *s, int32_t slot); /* a guess that is wanted now */
+void mf__slot_settle(mf__store *s, int32_t slot, bool good);
+
+/* feed.c: what I/O engines call */
+bool mf__feed_take(mf__store *s, bool wait, mf__piece *out); /* false: nothing (or, with wait, the store is closing) */
+void mf__feed_finish(mf__store *s, const mf__piece *piece, int error, int64_t error_offset);
+void mf__feed_wake(mf__store *s); /* the lock is held: there may be pieces to take */
+void mf__queue_push(mf__store *s, int which, int32_t slot, bool front);
+void mf__queue_remove(mf__store *s, int32_t slot);
+
+/* predict.c; the lock is held */
+void mf__predict_begin(mf__store *s, const mf__turn *t);   /* what was foretold against what is wanted */
+void mf__predict_next_layer(mf__store *s, int layer);      /* the last token's experts of the following layers */
+void mf__predict_settle(mf__store *s, int who, bool good); /* one read of a predictor turned out so */
+void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int n);
+void mf__predict_forget(mf__store *s);
+bool mf__predict_active(const mf__store *s, int who);
+
+/* I/O engines: threads that take pieces, read them, and finish them. */
+struct mf__io {
+    const char *name;
+    void (*wake)(mf__io *io); /* the store's lock is held */
+    void (*free)(mf__io *io); /* joins the threads; the store is stopping, and wake was called */
+};
+
+mf_status mf__io_pread_create(mf__store *s, int n_threads, mf__io **out, mf_error *err);
+/* MF_E_UNSUPPORTED where the build, the kernel or a sandbox does not have it. */
+mf_status mf__io_uring_create(mf__store *s, int depth, mf__io **out, mf_error *err);
+
+/* pressure.c: gives memory back when the machine or our group runs short. No lock held. */
+void mf__pressure_poll(mf__store *s);
+void mf__pressure_watch(mf__store *s); /* starts a thread that polls; where it cannot, nobody does */
+void mf__pressure_unwatch(mf__store *s);
+
+/* drive.c: how fast the drive is, measured or remembered. */
+typedef struct mf__drive {
+    int64_t direct, buffered, uring; /* bytes/s with pread past and through the page cache, with io_uring; 0: cannot */
+} mf__drive;
+
+mf_status mf__drive_measure(mf__store *s, mf__drive *out, mf_error *err);
+
+#endif

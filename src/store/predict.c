@@ -1,0 +1,134 @@
+/* Predictions: what may be wanted soon, and whether it pays to listen.
+ *
+ * A guess waits in a ring until the feed has nothing better to do; it takes a slot only when its read starts. What is
+ * said about a layer ends with the layer's next turn. A predictor whose reads are mostly useless is sent to rest, each
+ * time for longer, and then tried again: what it says is still compared with what was wanted, so that recall is known
+ * also of a predictor at rest. */
+#include <string.h>
+
+#include "store/internal.h"
+
+#define WINDOW 128      /* settled reads between judgements */
+#define GOOD_PERCENT 25 /* of them that must have been wanted */
+#define FIRST_REST 512  /* hints */
+#define LONGEST_REST 65536
+
+bool mf__predict_active(const mf__store *s, int who) {
+    return s->prefetch && s->tracks[who].resting == 0;
+}
+
+void mf__predict_settle(mf__store *s, int who, bool good) {
+    mf__track *k = &s->tracks[who];
+    if (!good) s->stats.predictors[who].useless++;
+    k->window_total++;
+    k->window_good += good;
+    if (k->window_total < WINDOW) return;
+    if (k->window_good * 100 < GOOD_PERCENT * k->window_total) {
+        k->rest = k->rest ? k->rest * 2 : FIRST_REST;
+        if (k->rest > LONGEST_REST) k->rest = LONGEST_REST;
+        k->resting = k->rest;
+    } else {
+        k->rest = 0;
+    }
+    k->window_total = k->window_good = 0;
+}
+
+/* Takes back guesses that have not started: of one layer (-1: all) and one predictor (-1: all). */
+static void withdraw(mf__store *s, int layer, int who) {
+    for (int i = 0; i < s->n_guesses; i++) {
+        mf__guess *g = &s->guesses[(s->guess_head + i) % s->guess_cap];
+        if (g->key < 0 || (layer >= 0 && g->key / s->n_experts != layer) || (who >= 0 && g->who != who)) continue;
+        g->key = -1;
+    }
+    while (s->n_guesses && s->guesses[s->guess_head].key < 0) {
+        s->guess_head = (s->guess_head + 1) % s->guess_cap;
+        s->n_guesses--;
+    }
+}
+
+static void unsay(mf__store *s, int layer, uint8_t bits) {
+    uint8_t *f = s->foretold + (size_t)layer * (size_t)s->n_experts;
+    for (int e = 0; e < s->n_experts; e++) f[e] &= (uint8_t)~bits;
+    s->spoke[layer] &= (uint8_t)~bits;
+}
+
+void mf__predict_begin(mf__store *s, const mf__turn *t) {
+    const uint8_t *f = s->foretold + (size_t)t->layer * (size_t)s->n_experts;
+    for (int who = 0; who < MF_PREDICT_COUNT; who++) {
+        mf_predictor_stats *p = &s->stats.predictors[who];
+        if (!(s->spoke[t->layer] & 1 << who)) continue;
+        p->wanted += t->n;
+        for (int e = 0; e < s->n_experts; e++) p->foretold += f[e] >> who & 1;
+        for (int i = 0; i < t->n; i++) p->right += f[t->wanted[i]] >> who & 1;
+    }
+    if (s->spoke[t->layer]) unsay(s, t->layer, 0xff);
+    withdraw(s, t->layer, -1);
+    if (t->n_tokens == 1 && t->n <= s->last_cap) {
+        memcpy(s->last_ids + (size_t)t->layer * (size_t)s->last_cap, t->wanted, (size_t)t->n * sizeof *t->wanted);
+        s->n_last[t->layer] = t->n;
+    } else {
+        s->n_last[t->layer] = 0;
+    }
+}
+
+void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int n) {
+    mf__track *k = &s->tracks[who];
+    bool listen = mf__predict_active(s, who);
+    if (k->resting) k->resting--;
+    withdraw(s, layer, who);
+    unsay(s, layer, (uint8_t)(1 << who));
+    s->spoke[layer] |= (uint8_t)(1 << who);
+    for (int i = 0; i < n; i++) {
+        mf__key key = layer * s->n_experts + ids[i];
+        s->foretold[key] |= (uint8_t)(1 << who);
+        if (!listen || s->where[key] >= 0 || s->n_guesses == s->guess_cap) continue;
+        s->guesses[(s->guess_head + s->n_guesses++) % s->guess_cap] = (mf__guess){.key = key, .who = (int8_t)who};
+    }
+    if (s->n_guesses) mf__feed_wake(s);
+}
+
+/* The layer that follows, or the first again. */
+void mf__predict_next_layer(mf__store *s, int layer) {
+    for (int i = 1; s->prefetch && i < s->n_layers; i++) {
+        int next = (layer + i) % s->n_layers;
+        if (!mf__files_has(s, next)) continue;
+        if (s->n_last[next])
+            mf__predict_hint(s, MF_PREDICT_LAST, next, s->last_ids + (size_t)next * (size_t)s->last_cap,
+                             s->n_last[next]);
+        return;
+    }
+}
+
+void mf__predict_forget(mf__store *s) {
+    withdraw(s, -1, -1);
+    for (int l = 0; l < s->n_layers; l++) {
+        unsay(s, l, 0xff);
+        s->n_last[l] = 0;
+    }
+}
+
+/* ---- from outside: with the lock ------------------------------------------------------------------------------------
+ */
+
+void mf__store_hint(mf__store *s, mf__predictor who, int layer, const int32_t *ids, int n) {
+    if (!s->prefetch || layer < 0 || layer >= s->n_layers || !mf__files_has(s, layer)) return;
+    if ((unsigned)who >= MF_PREDICT_COUNT) return;
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= s->n_experts) return;
+    pthread_mutex_lock(&s->lock);
+    mf__predict_hint(s, who, layer, ids, n);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool mf__store_wants_hints(mf__store *s, mf__predictor who) {
+    pthread_mutex_lock(&s->lock);
+    bool wants = s->prefetch && (unsigned)who < MF_PREDICT_COUNT;
+    pthread_mutex_unlock(&s->lock);
+    return wants;
+}
+
+void mf__store_forget(mf__store *s) {
+    pthread_mutex_lock(&s->lock);
+    mf__predict_forget(s);
+    pthread_mutex_unlock(&s->lock);
+}

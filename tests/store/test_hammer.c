@@ -1,0 +1,209 @@
+/* Several threads take turns, hint, lend, change the budget and forget, over a drive that fails, stalls, and answers
+ * out of order; another thread checks the invariants all the while. Every byte handed out must be right, and in the end
+ * nothing is pinned. Run with a number of seconds; the default is short. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "expert_files.h"
+#include "store/internal.h"
+
+#define N_TURNERS 3
+#define N_LAYERS 5
+#define N_EXPERTS 24
+
+static double seconds = 1.0;
+
+typedef struct hammer {
+    expert_files files;
+    mf__store *store;
+    atomic_bool stop, faults;
+    atomic_int n_turns, n_errors, n_wrong;
+    _Atomic uint64_t seed;
+} hammer;
+
+static uint64_t next_random(uint64_t *seed) {
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return *seed >> 33;
+}
+
+static ssize_t bad_drive(void *user, int fd, void *buf, size_t n, int64_t offset) {
+    hammer *h = user;
+    uint64_t seed = atomic_fetch_add(&h->seed, 0x9e3779b97f4a7c15u), r = next_random(&seed) % 1000;
+    if (!atomic_load(&h->faults)) return pread(fd, buf, n, (off_t)offset);
+    if (r < 5) return errno = EIO, -1;
+    if (r < 30) return errno = EINTR, -1;
+    if (r < 60) n = n > 100 ? n / 3 : n;
+    if (r < 120) usleep((useconds_t)(next_random(&seed) % 3000));
+    return pread(fd, buf, n, (off_t)offset);
+}
+
+static int choose_ids(uint64_t *seed, int32_t *ids) {
+    int n = next_random(seed) % 8 ? 1 + (int)(next_random(seed) % 6) : 1 + (int)(next_random(seed) % N_EXPERTS);
+    bool taken[N_EXPERTS] = {false};
+    for (int i = 0; i < n;) {
+        int32_t id = (int32_t)(next_random(seed) % N_EXPERTS);
+        if (taken[id]) continue;
+        taken[id] = true;
+        ids[i++] = id;
+    }
+    return n;
+}
+
+static void one_turn(hammer *h, mf__turn *t, uint64_t *seed) {
+    int32_t ids[N_EXPERTS], got[N_EXPERTS];
+    const void *blobs[N_EXPERTS];
+    int n = choose_ids(seed, ids), layer = (int)(next_random(seed) % N_LAYERS), n_got, total = 0;
+    mf_error err = {0};
+    bool leave = next_random(seed) % 10 == 0;
+    if (mf__turn_begin(t, layer, ids, NULL, n, n > 6 ? 64 : 1, &err) != MF_OK) {
+        atomic_fetch_add(&h->n_wrong, 1);
+        return;
+    }
+    for (;;) {
+        mf_status st = mf__turn_next(t, got, blobs, &n_got, &err);
+        if (st != MF_OK) {
+            if (st != MF_E_IO || !strstr(err.text, "layer_")) atomic_fetch_add(&h->n_wrong, 1);
+            atomic_fetch_add(&h->n_errors, 1);
+            break;
+        }
+        if (!n_got) {
+            if (total != n) atomic_fetch_add(&h->n_wrong, 1);
+            break;
+        }
+        for (int i = 0; i < n_got; i++)
+            if (!blob_is(&h->files, layer, got[i], blobs[i])) atomic_fetch_add(&h->n_wrong, 1);
+        total += n_got;
+        if (leave) break; /* without done: end gives everything back */
+        mf__turn_done(t, got, n_got);
+    }
+    mf__turn_end(t);
+    atomic_fetch_add(&h->n_turns, 1);
+}
+
+static void *turner(void *arg) {
+    hammer *h = arg;
+    uint64_t seed = atomic_fetch_add(&h->seed, 77);
+    mf__turn *t = NULL;
+    if (mf__turn_create(h->store, &t, NULL) != MF_OK) return NULL;
+    while (!atomic_load(&h->stop)) one_turn(h, t, &seed);
+    mf__turn_free(t);
+    return NULL;
+}
+
+static void *meddler(void *arg) {
+    hammer *h = arg;
+    uint64_t seed = 12345;
+    int64_t lent = 0;
+    while (!atomic_load(&h->stop)) {
+        int32_t ids[N_EXPERTS];
+        int n = choose_ids(&seed, ids);
+        mf_stats stats;
+        switch (next_random(&seed) % 6) {
+        case 0: mf__store_budget_set(h->store, (int64_t)(next_random(&seed) % (24 << 20))); break;
+        case 1: mf__store_budget_set(h->store, INT64_MAX); break;
+        case 2:
+            if (lent) mf__store_lend(h->store, -lent, NULL);
+            lent = 0;
+            if (mf__store_lend(h->store, 3 << 20, NULL) == MF_OK) lent = 3 << 20;
+            break;
+        case 3: mf__store_forget(h->store); break;
+        case 4: mf__store_stats_get(h->store, &stats); break;
+        default: mf__store_hint(h->store, MF_PREDICT_ROUTER, (int)(next_random(&seed) % N_LAYERS), ids, n);
+        }
+        mf_error err = {0};
+        if (mf__store_check(h->store, &err) != MF_OK) {
+            print_message("%s\n", err.text);
+            atomic_fetch_add(&h->n_wrong, 1);
+        }
+        usleep(300);
+    }
+    if (lent) mf__store_lend(h->store, -lent, NULL);
+    return NULL;
+}
+
+static void hammer_one(mf_io io, mf_switch direct, const char *policy, int n_io_threads) {
+    static hammer h;
+    pthread_t threads[N_TURNERS + 1];
+    memset(&h, 0, sizeof h);
+    atomic_store(&h.faults, true);
+    assert_true(expert_files_make(&h.files, "hammer", N_LAYERS, N_EXPERTS, 260000, 250001));
+    mf__store_config c = {.n_layers = N_LAYERS,
+                          .n_dirs = 1,
+                          .files = h.files.files,
+                          .n_experts = N_EXPERTS,
+                          .stride = h.files.stride,
+                          .bytes = h.files.bytes,
+                          .budget = 16 << 20,
+                          .io = io,
+                          .direct = direct,
+                          .prefetch = MF_SWITCH_ON,
+                          .n_io_threads = n_io_threads,
+                          .policy = policy,
+                          .read = io == MF_IO_PREAD ? bad_drive : NULL,
+                          .read_user = &h};
+    mf_error err = {0};
+    if (mf__store_open(&c, &h.store, &err) != MF_OK) fail_msg("%s", err.text);
+    for (int i = 0; i < N_TURNERS; i++) assert_int_equal(pthread_create(&threads[i], NULL, turner, &h), 0);
+    assert_int_equal(pthread_create(&threads[N_TURNERS], NULL, meddler, &h), 0);
+    usleep((useconds_t)(seconds * 1e6));
+    atomic_store(&h.stop, true);
+    for (int i = 0; i <= N_TURNERS; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(atomic_load(&h.n_wrong), 0);
+    assert_true(atomic_load(&h.n_turns) > 10);
+    if (io == MF_IO_PREAD && atomic_load(&h.n_turns) > 500) assert_true(atomic_load(&h.n_errors) > 0);
+    for (int i = 0; i < h.store->n_slots; i++) assert_int_equal(h.store->slots[i].pins, 0);
+
+    /* A drive that has recovered gives everything. */
+    atomic_store(&h.faults, false);
+    mf__turn *t = NULL;
+    assert_int_equal(mf__turn_create(h.store, &t, NULL), MF_OK);
+    int before = atomic_load(&h.n_errors);
+    uint64_t seed = 9;
+    for (int i = 0; i < 20; i++) one_turn(&h, t, &seed);
+    assert_int_equal(atomic_load(&h.n_errors), before);
+    assert_int_equal(atomic_load(&h.n_wrong), 0);
+    mf__turn_free(t);
+    print_message("%s%s, %s, %d threads: %d turns, %d failed\n", h.store->io->name, h.store->direct ? " direct" : "",
+                  h.store->ranking.policy->name, h.store->depth, atomic_load(&h.n_turns), before);
+    mf__store_close(h.store);
+    expert_files_remove(&h.files);
+}
+
+static void pread_buffered(void **state) {
+    (void)state;
+    hammer_one(MF_IO_PREAD, MF_SWITCH_OFF, "mix", 8);
+}
+
+static void pread_direct_one_thread(void **state) {
+    (void)state;
+    hammer_one(MF_IO_PREAD, MF_SWITCH_ON, "lru", 1);
+}
+
+static void pread_direct(void **state) {
+    (void)state;
+    hammer_one(MF_IO_PREAD, MF_SWITCH_ON, "lfu", 8);
+}
+
+static void uring(void **state) {
+    (void)state;
+    hammer_one(MF_IO_URING, MF_SWITCH_ON, "mix", 8);
+}
+
+static void mapped(void **state) {
+    (void)state;
+    hammer_one(MF_IO_MMAP, MF_SWITCH_AUTO, "mix", 4);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) seconds = atof(argv[1]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(pread_buffered), cmocka_unit_test(pread_direct_one_thread),
+                                       cmocka_unit_test(pread_direct), cmocka_unit_test(uring),
+                                       cmocka_unit_test(mapped)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

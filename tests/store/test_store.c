@@ -1,0 +1,702 @@
+/* The store by itself: hits and misses, rounds, every way of reading, budgets, loans, faults. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "expert_files.h"
+#include "store/internal.h"
+
+#define MB ((int64_t)1 << 20)
+
+static mf__store_config config_of(const expert_files *f) {
+    return (mf__store_config){.n_layers = f->n_layers,
+                              .n_dirs = 1,
+                              .files = f->files,
+                              .n_experts = f->n_experts,
+                              .stride = f->stride,
+                              .bytes = f->bytes,
+                              .io = MF_IO_PREAD,
+                              .direct = MF_SWITCH_OFF,
+                              .prefetch = MF_SWITCH_OFF};
+}
+
+static mf__store *open_store(const mf__store_config *c) {
+    mf_error err = {0};
+    mf__store *s = NULL;
+    if (mf__store_open(c, &s, &err) != MF_OK) fail_msg("%s", err.text);
+    return s;
+}
+
+static mf__turn *new_turn(mf__store *s) {
+    mf__turn *t = NULL;
+    assert_int_equal(mf__turn_create(s, &t, NULL), MF_OK);
+    return t;
+}
+
+static void check(mf__store *s) {
+    mf_error err = {0};
+    if (mf__store_check(s, &err) != MF_OK) fail_msg("%s", err.text);
+}
+
+/* One whole turn; every expert must come exactly once with its own bytes. Returns the number of rounds. */
+static int turn_all(mf__turn *t, const expert_files *f, int layer, const int32_t *ids, int n) {
+    mf_error err = {0};
+    int32_t got[256];
+    const void *blobs[256];
+    bool seen[256] = {false};
+    int n_got, total = 0, rounds = 0;
+    if (mf__turn_begin(t, layer, ids, NULL, n, 1, &err) != MF_OK) fail_msg("%s", err.text);
+    for (;; rounds++) {
+        if (mf__turn_next(t, got, blobs, &n_got, &err) != MF_OK) fail_msg("%s", err.text);
+        if (!n_got) break;
+        check(t->store);
+        for (int i = 0; i < n_got; i++) {
+            assert_false(seen[got[i]]);
+            seen[got[i]] = true;
+            assert_true(blob_is(f, layer, got[i], blobs[i]));
+        }
+        total += n_got;
+        mf__turn_done(t, got, n_got);
+    }
+    mf__turn_end(t);
+    check(t->store);
+    assert_int_equal(total, n);
+    for (int i = 0; i < n; i++) assert_true(seen[ids[i]]);
+    return rounds;
+}
+
+static void expect_failure(const mf__store_config *c, mf_status status, const char *text) {
+    mf_error err = {0};
+    mf__store *s = NULL;
+    assert_int_equal(mf__store_open(c, &s, &err), status);
+    assert_null(s);
+    if (!strstr(err.text, text)) fail_msg("\"%s\" does not say \"%s\"", err.text, text);
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------
+ */
+
+static void bad_configs(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "bad", 2, 4, 8192, 8192));
+    mf__store_config c = config_of(&f);
+    c.stride = 100;
+    expect_failure(&c, MF_E_INVALID, "100");
+    c = config_of(&f);
+    c.policy = "oracle";
+    expect_failure(&c, MF_E_INVALID, "oracle");
+    c = config_of(&f);
+    c.n_experts = 5; /* the files hold four */
+    expect_failure(&c, MF_E_FORMAT, "layer_00.bin");
+    c = config_of(&f);
+    c.budget = 4096;
+    expect_failure(&c, MF_E_NOMEM, "4096");
+    unlink(f.paths[1]);
+    c = config_of(&f);
+    expect_failure(&c, MF_E_NOT_FOUND, "layer_01.bin");
+    expert_files_remove(&f);
+}
+
+static void a_layer_may_have_no_file(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "dense", 3, 4, 8192, 8192));
+    f.files[0] = NULL;
+    mf__store_config c = config_of(&f);
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    mf_error err = {0};
+    int32_t ids[2] = {1, 3};
+    assert_int_equal(mf__turn_begin(t, 0, ids, NULL, 2, 1, &err), MF_E_NOT_FOUND);
+    turn_all(t, &f, 2, ids, 2);
+    int32_t wrong[1] = {4};
+    assert_int_equal(mf__turn_begin(t, 1, wrong, NULL, 1, 1, &err), MF_E_INVALID);
+    assert_int_equal(mf__files_total(s), 2 * 4 * 8192); /* the missing layer does not count */
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------
+ */
+
+/* Aligned and unaligned experts, small ones and ones of several pieces, by every engine. */
+static void every_way_of_reading(void **state) {
+    (void)state;
+    static const int64_t shapes[][2] = {
+        {8192, 8192}, {5000, 4999}, {4096 * 3, 9001}, {3 * MB + 512, 3 * MB + 100}, {2 * MB, 2 * MB - 7}, {64, 64}};
+    for (size_t i = 0; i < MF__COUNT(shapes); i++) {
+        expert_files f;
+        assert_true(expert_files_make(&f, "ways", 3, 9, shapes[i][0], shapes[i][1]));
+        for (int io = MF_IO_AUTO; io <= MF_IO_URING; io++) {
+            for (int direct = MF_SWITCH_ON; direct <= MF_SWITCH_OFF; direct++) {
+                mf__store_config c = config_of(&f);
+                c.io = (mf_io)io;
+                c.direct = (mf_switch)direct;
+                c.budget = 13 * f.bytes + 8 * MB;
+                mf__store *s = open_store(&c);
+                mf__turn *t = new_turn(s);
+                int32_t ids[9] = {8, 0, 1, 5, 3, 2, 7, 6, 4};
+                for (int round = 0; round < 2; round++)
+                    for (int l = 0; l < 3; l++) turn_all(t, &f, l, ids, 9);
+                mf__turn_free(t);
+                mf__store_close(s);
+            }
+        }
+        expert_files_remove(&f);
+    }
+}
+
+static void hits_are_counted(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "hits", 2, 8, 8192, 8192));
+    mf__store_config c = config_of(&f);
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s), *other = new_turn(s);
+    int32_t a[3] = {1, 2, 3}, b[3] = {2, 3, 4};
+    mf_stats sum, mine;
+    turn_all(t, &f, 0, a, 3);
+    turn_all(t, &f, 0, b, 3);
+    turn_all(other, &f, 0, b, 3);
+    mf__store_stats_get(s, &sum);
+    assert_int_equal(sum.wanted, 9);
+    assert_int_equal(sum.hits, 5);
+    assert_int_equal(sum.bytes_wanted, 9 * 8192);
+    assert_int_equal(sum.bytes_read, 4 * 8192);
+    assert_int_equal(sum.cache_bytes, 4 * 8192);
+    assert_string_equal(sum.io, "pread");
+    mf__turn_stats_get(t, &mine);
+    assert_int_equal(mine.wanted, 6);
+    assert_int_equal(mine.hits, 2);
+    assert_int_equal(mine.bytes_read, 4 * 8192);
+    mf__turn_stats_get(other, &mine);
+    assert_int_equal(mine.hits, 3);
+    assert_int_equal(mine.bytes_read, 0);
+    int64_t reads = 0;
+    for (int i = 0; i < MF_LATENCY_BUCKETS; i++) reads += sum.latency[i];
+    assert_int_equal(reads, 4);
+    mf__store_stats_reset(s);
+    mf__store_stats_get(s, &sum);
+    assert_int_equal(sum.wanted + sum.hits + sum.bytes_read + sum.stall_ns, 0);
+    assert_int_equal(sum.cache_bytes, 4 * 8192); /* resetting counters forgets no expert */
+    mf__turn_free(t);
+    mf__turn_free(other);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+/* Room for one expert, sixteen wanted. */
+static void more_wanted_than_fit(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "rounds", 2, 16, MB, MB));
+    for (int slots = 1; slots <= 5; slots += 2) {
+        mf__store_config c = config_of(&f);
+        c.budget = 2 * MB * ((slots + 1) / 2) + 60000;
+        mf__store *s = open_store(&c);
+        assert_in_range(s->n_slots, 1, slots + 1);
+        mf__turn *t = new_turn(s);
+        int32_t ids[16];
+        for (int i = 0; i < 16; i++) ids[i] = i;
+        assert_true(turn_all(t, &f, 0, ids, 16) >= 16 / s->n_slots);
+        turn_all(t, &f, 1, ids, 16);
+        mf__turn_free(t);
+        mf__store_close(s);
+    }
+    expert_files_remove(&f);
+}
+
+static void a_second_directory_shares_the_reads(void **state) {
+    (void)state;
+    expert_files a, b;
+    const char *files[6];
+    assert_true(expert_files_make(&a, "drive_a", 3, 8, MB, MB));
+    assert_true(expert_files_make(&b, "drive_b", 3, 8, MB, MB));
+    memcpy(files, a.files, 3 * sizeof *files);
+    memcpy(files + 3, b.files, 3 * sizeof *files);
+    files[0] = NULL; /* layer 0 on b alone, layer 1 on a alone, layer 2 on both */
+    files[4] = NULL;
+    mf__store_config c = config_of(&a);
+    c.files = files;
+    c.n_dirs = 2;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t ids[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    for (int l = 0; l < 3; l++) turn_all(t, &a, l, ids, 8);
+    assert_int_equal(mf__files_total(s), 3 * 8 * MB); /* a copy counts once */
+    mf__turn_free(t);
+    mf__store_close(s);
+
+    int fd = open(b.paths[2], O_WRONLY); /* a stale copy is refused */
+    assert_int_equal(pwrite(fd, "stale", 5, 10), 5);
+    close(fd);
+    expect_failure(&c, MF_E_MISMATCH, "layer_02.bin");
+    expert_files_remove(&a);
+    expert_files_remove(&b);
+}
+
+/* ---- budget --------------------------------------------------------------------------------------------------------
+ */
+
+static void budget_goes_down_and_up(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "budget", 4, 16, MB, MB));
+    mf__store_config c = config_of(&f);
+    c.budget = 40 * MB + 100000;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t ids[16];
+    mf_stats st;
+    for (int i = 0; i < 16; i++) ids[i] = i;
+    for (int l = 0; l < 4; l++) turn_all(t, &f, l, ids, 16);
+    mf__store_stats_get(s, &st);
+    assert_in_range(st.cache_bytes, 36 * MB, 40 * MB);
+    mf__store_budget_set(s, 10 * MB + 100000);
+    check(s);
+    mf__store_stats_get(s, &st);
+    assert_in_range(st.cache_bytes, 1 * MB, 10 * MB);
+    for (int l = 0; l < 4; l++) turn_all(t, &f, l, ids, 16);
+    mf__store_stats_get(s, &st);
+    assert_in_range(st.cache_bytes, 1 * MB, 10 * MB);
+    mf__store_budget_set(s, 1); /* never less than what one expert takes */
+    turn_all(t, &f, 0, ids, 16);
+    mf__store_budget_set(s, INT64_MAX);
+    for (int l = 0; l < 4; l++) turn_all(t, &f, l, ids, 16);
+    mf__store_stats_get(s, &st);
+    assert_in_range(st.cache_bytes, 36 * MB, 40 * MB);
+    assert_int_equal(st.budget, c.budget);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+static void lending_takes_from_the_cache(void **state) {
+    (void)state;
+    expert_files f;
+    mf_error err = {0};
+    assert_true(expert_files_make(&f, "lend", 2, 16, MB, MB));
+    mf__store_config c = config_of(&f);
+    c.budget = 20 * MB + 100000;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t ids[16];
+    for (int i = 0; i < 16; i++) ids[i] = i;
+    for (int l = 0; l < 2; l++) turn_all(t, &f, l, ids, 16);
+    int before = s->limit;
+    assert_int_equal(mf__store_lend(s, 10 * MB, &err), MF_OK);
+    check(s);
+    assert_in_range(s->limit, before - 11, before - 10);
+    assert_int_equal(mf__store_lend(s, 9 * MB, &err), MF_E_NOMEM);
+    assert_non_null(strstr(err.text, "budget"));
+    check(s);
+    for (int l = 0; l < 2; l++) turn_all(t, &f, l, ids, 16);
+    assert_int_equal(mf__store_lend(s, -10 * MB, &err), MF_OK);
+    assert_int_equal(s->limit, before);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+/* What is pinned is not taken away: it goes when it is done. */
+static void shrinking_waits_for_pins(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "pins", 2, 16, MB, MB));
+    mf__store_config c = config_of(&f);
+    c.budget = 16 * MB + 100000;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t ids[14], got[14];
+    const void *blobs[14], *kept[14];
+    int n, total = 0;
+    for (int i = 0; i < 14; i++) ids[i] = i;
+    assert_int_equal(mf__turn_begin(t, 0, ids, NULL, 14, 1, NULL), MF_OK);
+    while (total < 14) {
+        assert_int_equal(mf__turn_next(t, got, blobs, &n, NULL), MF_OK);
+        for (int i = 0; i < n; i++) kept[got[i]] = blobs[i];
+        total += n;
+    }
+    mf__store_budget_set(s, 4 * MB + 100000);
+    check(s);
+    assert_true(s->n_over > 0);
+    for (int i = 0; i < 14; i++) assert_true(blob_is(&f, 0, i, kept[i]));
+    mf__turn_done(t, ids, 14);
+    check(s);
+    assert_int_equal(s->n_over, 0);
+    mf__turn_end(t);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+static void write_text(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* A machine that runs out of memory, told by files. */
+static void pressure_shrinks_the_cache(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "psi", 2, 16, MB, MB));
+    mkdir("psi_root", 0700), mkdir("psi_root/proc", 0700), mkdir("psi_root/proc/pressure", 0700);
+    write_text("psi_root/proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n");
+    write_text("psi_root/proc/pressure/memory", "some avg10=0.00 avg60=0 avg300=0 total=0\n");
+    mf__store_config c = config_of(&f);
+    c.budget = 20 * MB + 100000;
+    c.root = "psi_root";
+    c.quiet = true; /* polled by hand */
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t ids[16];
+    for (int i = 0; i < 16; i++) ids[i] = i;
+    for (int l = 0; l < 2; l++) turn_all(t, &f, l, ids, 16);
+    int whole = s->limit;
+    write_text("psi_root/proc/meminfo",
+               "MemTotal: 8000000 kB\nMemAvailable: 115000 kB\n"); /* 10 MB below the reserve */
+    mf__pressure_poll(s);
+    turn_all(t, &f, 0, ids, 16);
+    assert_in_range(s->limit, whole / 4, whole * 3 / 4);
+    int after = s->limit;
+    write_text("psi_root/proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 300000 kB\n"); /* enough, but tasks wait */
+    write_text("psi_root/proc/pressure/memory", "some avg10=35.00 avg60=0 avg300=0 total=0\n");
+    mf__pressure_poll(s);
+    turn_all(t, &f, 0, ids, 16);
+    assert_true(s->limit < after);
+    write_text("psi_root/proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n");
+    write_text("psi_root/proc/pressure/memory", "some avg10=0.10 avg60=0 avg300=0 total=0\n");
+    mf__pressure_poll(s);
+    turn_all(t, &f, 0, ids, 16);
+    assert_int_equal(s->limit, whole);
+    mf__turn_free(t);
+    mf__store_close(s);
+    unlink("psi_root/proc/meminfo"), unlink("psi_root/proc/pressure/memory");
+    rmdir("psi_root/proc/pressure"), rmdir("psi_root/proc"), rmdir("psi_root");
+    expert_files_remove(&f);
+}
+
+/* ---- predictions ---------------------------------------------------------------------------------------------------
+ */
+
+static void wait_idle(mf__store *s) {
+    for (int i = 0; i < 2000; i++) {
+        pthread_mutex_lock(&s->lock);
+        bool idle = !s->n_guesses && !s->in_flight[0] && !s->in_flight[1] && s->queues[1].head < 0;
+        pthread_mutex_unlock(&s->lock);
+        if (idle) return;
+        usleep(1000);
+    }
+    fail_msg("reads go on for ever");
+}
+
+static void hints_become_hits(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "hint", 3, 16, MB, MB));
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_ON;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t said[4] = {9, 2, 5, 11}, wanted[4] = {2, 5, 7, 9};
+    mf_stats st;
+    mf__store_hint(s, MF_PREDICT_ROUTER, 1, said, 4);
+    wait_idle(s);
+    check(s);
+    turn_all(t, &f, 1, wanted, 4);
+    mf__store_stats_get(s, &st);
+    mf_predictor_stats *p = &st.predictors[MF_PREDICTOR_NEXT_ROUTER];
+    assert_int_equal(st.hits, 3); /* matched by set, not by place */
+    assert_int_equal(p->wanted, 4);
+    assert_int_equal(p->foretold, 4);
+    assert_int_equal(p->right, 3);
+    assert_int_equal(p->read, 4);
+    assert_int_equal(p->useful, 3);
+    assert_int_equal(p->late + p->useless, 0);
+    assert_int_equal(st.bytes_prefetched, 4 * MB);
+    assert_int_equal(st.bytes_read, 1 * MB);
+    /* The token before: layer 1 wanted these, so after layer 0's turn they are foretold again. */
+    turn_all(t, &f, 0, wanted, 4);
+    turn_all(t, &f, 1, wanted, 4);
+    mf__store_stats_get(s, &st);
+    assert_int_equal(st.predictors[MF_PREDICTOR_LAST_TOKEN].right, 4);
+    mf__store_forget(s);
+    turn_all(t, &f, 1, wanted, 4);
+    mf__store_stats_get(s, &st);
+    assert_int_equal(st.predictors[MF_PREDICTOR_LAST_TOKEN].right, 4);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+static void a_bad_predictor_is_sent_to_rest(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "rest", 2, 64, 8192, 8192));
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_ON;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    mf_stats st = {0};
+    for (int i = 0; i < 4000 && !st.predictors[MF_PREDICTOR_NEXT_ROUTER].resting; i++) {
+        int32_t said[4], wanted[2] = {i % 60, i % 60 + 1};
+        for (int j = 0; j < 4; j++) said[j] = (i * 7 + 30 + j) % 64;
+        mf__store_hint(s, MF_PREDICT_ROUTER, 1, said, 4);
+        wait_idle(s);
+        turn_all(t, &f, 1, wanted, 2);
+        pthread_mutex_lock(&s->lock); /* the layer has had its turn: throw out what it did not want */
+        for (int k = 0; k < s->n_slots; k++)
+            if (s->slots[k].state == MF_SLOT_READY && !s->slots[k].pins) mf__slot_free(s, k);
+        pthread_mutex_unlock(&s->lock);
+        mf__store_stats_get(s, &st);
+    }
+    assert_true(st.predictors[MF_PREDICTOR_NEXT_ROUTER].resting);
+    int64_t reads = st.predictors[MF_PREDICTOR_NEXT_ROUTER].read;
+    int32_t said[2] = {1, 2};
+    mf__store_hint(s, MF_PREDICT_ROUTER, 0, said, 2);
+    wait_idle(s);
+    mf__store_stats_get(s, &st);
+    assert_int_equal(st.predictors[MF_PREDICTOR_NEXT_ROUTER].read, reads);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+/* ---- faults
+ * ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct faults {
+    atomic_int mode; /* 0 none, 1 EIO, 2 EINTR and halves, 3 end of file, 4 hold */
+    atomic_int calls;
+} faults;
+
+static ssize_t faulty_read(void *user, int fd, void *buf, size_t n, int64_t offset) {
+    faults *x = user;
+    int call = atomic_fetch_add(&x->calls, 1);
+    int mode = atomic_load(&x->mode);
+    while (mode == 4 && atomic_load(&x->mode) == 4) usleep(1000);
+    if (mode == 1) return errno = EIO, -1;
+    if (mode == 2 && call % 3 == 0) return errno = EINTR, -1;
+    if (mode == 2) n = n > 1000 ? n / 2 : n;
+    if (mode == 3) return 0;
+    return pread(fd, buf, n, (off_t)offset);
+}
+
+static void read_errors_come_out_and_pass(void **state) {
+    (void)state;
+    expert_files f;
+    faults x = {0};
+    mf_error err = {0};
+    assert_true(expert_files_make(&f, "eio", 2, 8, MB, MB));
+    mf__store_config c = config_of(&f);
+    c.read = faulty_read;
+    c.read_user = &x;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t ids[4] = {0, 2, 4, 6}, got[4];
+    const void *blobs[4];
+    int n;
+    turn_all(t, &f, 0, ids, 1);
+    for (int mode = 1; mode <= 3; mode += 2) {
+        atomic_store(&x.mode, mode);
+        assert_int_equal(mf__turn_begin(t, 0, ids, NULL, 4, 1, &err), MF_OK);
+        mf_status st = MF_OK;
+        while (st == MF_OK) {
+            st = mf__turn_next(t, got, blobs, &n, &err);
+            assert_true(st != MF_OK || n > 0);
+            if (st == MF_OK) mf__turn_done(t, got, n);
+        }
+        assert_int_equal(st, MF_E_IO);
+        assert_non_null(strstr(err.text, "layer_00.bin"));
+        assert_non_null(strstr(err.text, mode == 1 ? "at byte 2097152" : "ends at byte"));
+        mf__turn_end(t);
+        wait_idle(s);
+        check(s);
+        for (int i = 0; i < s->n_slots; i++) assert_int_equal(s->slots[i].pins, 0);
+    }
+    atomic_store(&x.mode, 2);
+    turn_all(t, &f, 0, ids, 4); /* as if nothing had been */
+    turn_all(t, &f, 1, ids, 4);
+    mf_stats st;
+    mf__store_stats_get(s, &st);
+    assert_true(st.read_errors >= 2);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+static void files_cut_while_open(void **state) {
+    (void)state;
+    static const struct {
+        mf_io io;
+        mf_switch direct;
+        const char *text;
+    } ways[] = {{MF_IO_PREAD, MF_SWITCH_OFF, "ends at byte"},
+                {MF_IO_PREAD, MF_SWITCH_ON, "ends at byte"},
+                {MF_IO_URING, MF_SWITCH_ON, "ends at byte"},
+                {MF_IO_MMAP, MF_SWITCH_AUTO, "need"}};
+    for (size_t i = 0; i < MF__COUNT(ways); i++) {
+        expert_files f;
+        mf_error err = {0};
+        assert_true(expert_files_make(&f, "cut", 2, 8, MB, MB));
+        mf__store_config c = config_of(&f);
+        c.io = ways[i].io;
+        c.direct = ways[i].direct;
+        mf__store *s = open_store(&c);
+        mf__turn *t = new_turn(s);
+        int32_t ids[2] = {1, 6}, got[2];
+        const void *blobs[2];
+        int n;
+        assert_int_equal(truncate(f.paths[0], 5 * MB + 10), 0);
+        mf_status st = mf__turn_begin(t, 0, ids, NULL, 2, 1, &err);
+        while (st == MF_OK) {
+            st = mf__turn_next(t, got, blobs, &n, &err);
+            if (st == MF_OK && !n) break;
+            if (st == MF_OK) mf__turn_done(t, got, n);
+        }
+        mf__turn_end(t);
+        assert_true(st == MF_E_IO || st == MF_E_FORMAT);
+        assert_non_null(strstr(err.text, "layer_00.bin"));
+        if (!strstr(err.text, ways[i].text)) fail_msg("\"%s\"", err.text);
+        wait_idle(s);
+        check(s);
+        turn_all(t, &f, 1, ids, 2);
+        mf__turn_free(t);
+        mf__store_close(s);
+        expert_files_remove(&f);
+    }
+}
+
+static bool always(void *user) {
+    atomic_store((atomic_int *)user, 1);
+    return true;
+}
+
+/* A drive that does not answer: the caller can leave, and nothing stays pinned. */
+static void cancelling_a_stalled_read(void **state) {
+    (void)state;
+    expert_files f;
+    faults x = {0};
+    atomic_int asked = 0;
+    mf_error err = {0};
+    assert_true(expert_files_make(&f, "stall", 1, 8, MB, MB));
+    mf__store_config c = config_of(&f);
+    c.read = faulty_read;
+    c.read_user = &x;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    mf__turn_cancel_set(t, always, &asked);
+    int32_t ids[8] = {0, 1, 2, 3, 4, 5, 6, 7}, got[8];
+    const void *blobs[8];
+    int n;
+    atomic_store(&x.mode, 4);
+    assert_int_equal(mf__turn_begin(t, 0, ids, NULL, 8, 1, &err), MF_OK);
+    assert_int_equal(mf__turn_next(t, got, blobs, &n, &err), MF_E_CANCELLED);
+    assert_int_equal(atomic_load(&asked), 1);
+    mf__turn_end(t);
+    check(s);
+    for (int i = 0; i < s->n_slots; i++) assert_int_equal(s->slots[i].pins, 0);
+    atomic_store(&x.mode, 0);
+    wait_idle(s);
+    check(s);
+    turn_all(t, &f, 0, ids, 8);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+/* Misuse is an error, not a hang. */
+static void holding_everything_and_asking_for_more(void **state) {
+    (void)state;
+    expert_files f;
+    mf_error err = {0};
+    assert_true(expert_files_make(&f, "hold", 1, 8, 2 * MB, 2 * MB));
+    mf__store_config c = config_of(&f);
+    c.budget = 4 * MB + 100000;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t ids[4] = {0, 1, 2, 3}, got[4];
+    const void *blobs[4];
+    int n, held = 0;
+    assert_int_equal(mf__turn_next(t, got, blobs, &n, &err), MF_E_INTERNAL);
+    assert_int_equal(mf__turn_begin(t, 0, ids, NULL, 4, 1, &err), MF_OK);
+    assert_int_equal(mf__turn_begin(t, 0, ids, NULL, 4, 1, &err), MF_E_INTERNAL);
+    mf_status st;
+    while ((st = mf__turn_next(t, got, blobs, &n, &err)) == MF_OK) held += n;
+    assert_int_equal(st, MF_E_INTERNAL);
+    assert_int_equal(held, 2);
+    mf__turn_end(t);
+    check(s);
+    turn_all(t, &f, 0, ids, 4);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+/* The speed of a drive is measured once and then read from the file. */
+static void drives_are_remembered(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "drive", 2, 16, MB, MB));
+    mf__store_config c = config_of(&f);
+    c.io = MF_IO_AUTO;
+    c.direct = MF_SWITCH_AUTO;
+    c.budget = 16 * MB;
+    c.cache_dir = "drive_cache";
+    mf__store *s = open_store(&c);
+    assert_false(s->mapped);
+    assert_true(s->ceiling > 0);
+    int64_t measured = s->ceiling;
+    mf__store_close(s);
+    assert_int_equal(access("drive_cache/drives.json", R_OK), 0);
+    s = open_store(&c);
+    assert_int_equal(s->ceiling, measured);
+    mf__store_close(s);
+    write_text("drive_cache/drives.json", "{ broken");
+    s = open_store(&c);
+    assert_true(s->ceiling > 0);
+    mf__store_close(s);
+    c.budget = 64 * MB; /* 32 MB of experts fit in three quarters of it */
+    s = open_store(&c);
+    assert_true(s->mapped);
+    mf__store_close(s);
+    c.budget = 42 * MB; /* and in three quarters of this they do not */
+    s = open_store(&c);
+    assert_false(s->mapped);
+    mf__store_close(s);
+    unlink("drive_cache/drives.json");
+    rmdir("drive_cache");
+    expert_files_remove(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_configs),
+        cmocka_unit_test(a_layer_may_have_no_file),
+        cmocka_unit_test(every_way_of_reading),
+        cmocka_unit_test(hits_are_counted),
+        cmocka_unit_test(more_wanted_than_fit),
+        cmocka_unit_test(a_second_directory_shares_the_reads),
+        cmocka_unit_test(budget_goes_down_and_up),
+        cmocka_unit_test(lending_takes_from_the_cache),
+        cmocka_unit_test(shrinking_waits_for_pins),
+        cmocka_unit_test(pressure_shrinks_the_cache),
+        cmocka_unit_test(hints_become_hits),
+        cmocka_unit_test(a_bad_predictor_is_sent_to_rest),
+        cmocka_unit_test(read_errors_come_out_and_pass),
+        cmocka_unit_test(files_cut_while_open),
+        cmocka_unit_test(cancelling_a_stalled_read),
+        cmocka_unit_test(holding_everything_and_asking_for_more),
+        cmocka_unit_test(drives_are_remembered),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
