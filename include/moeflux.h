@@ -108,6 +108,11 @@ typedef struct mf_model_options {
     int n_experts_dirs;
     const char *cache_dir; /* remembers how fast drives are; NULL: measured at every open that needs it */
     mf_log_sink log;
+    /* The prompt cache, used by mf_prompt. */
+    int64_t prompt_cache_ram; /* bytes of states kept in memory; 0: none */
+    const char
+        *prompt_cache_dir;     /* where states survive; made if missing; NULL: nowhere. May be shared by processes. */
+    int64_t prompt_cache_disk; /* most bytes there per model; 0: 8 GiB */
 } mf_model_options;
 
 void mf_model_options_init(mf_model_options *opt);
@@ -165,6 +170,13 @@ void mf_session_free(mf_session *session); /* NULL is fine */
  * n == 0 succeeds and writes nothing. */
 mf_status mf_eval_prompt(mf_session *session, const int32_t *tokens, size_t n, int64_t start_pos, float *logits,
                          size_t logits_len, mf_error *err);
+
+/* Makes the session hold exactly these n tokens (n >= 1) and gives the logits of the last. What the session or the
+ * prompt cache has of the beginning is used again, and *n_reused (may be NULL) says how much; the rest is evaluated.
+ * States are kept in the cache at marks[0..n_marks) (positions in 1..n in rising order: the end of a system prompt, of
+ * a turn) and at regular distances. On an error the session is as it was. */
+mf_status mf_prompt(mf_session *session, const int32_t *tokens, size_t n, const int64_t *marks, size_t n_marks,
+                    float *logits, size_t logits_len, int64_t *n_reused, mf_error *err);
 
 /* One token; logits_len must be n_vocab. The same path as mf_eval_prompt with n = 1. */
 mf_status mf_eval_token(mf_session *session, int32_t token, int64_t pos, float *logits, size_t logits_len,

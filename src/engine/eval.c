@@ -1,7 +1,7 @@
 /* The public evaluation calls: validate everything, make room, walk the chunks, then commit. */
 #include "engine/internal.h"
 
-static mf_status check_tokens(const mf_session *s, const int32_t *tokens, size_t n, mf_error *err) {
+mf_status mf__check_tokens(const mf_session *s, const int32_t *tokens, size_t n, mf_error *err) {
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= s->model->info.n_vocab)
             return mf__fail(err, MF_E_TOKEN, "token %zu is %d, the vocabulary has 0 to %d", i, tokens[i],
@@ -22,7 +22,8 @@ static mf_status check_place(const mf_session *s, size_t n, int64_t start_pos, m
 /* Chunks end at multiples of n_chunk, whatever the first position: a prompt evaluated from its beginning and one that
  * goes on from a state restored at such a point are cut alike, and so agree bit for bit. The first chunk reads the
  * committed state and writes the other half; the rest go on in that half. */
-static mf_status walk(mf_session *s, const int32_t *tokens, size_t n, float *logits, size_t n_logits, mf_error *err) {
+mf_status mf__session_walk(mf_session *s, const int32_t *tokens, size_t n, float *logits, size_t n_logits,
+                           mf_error *err) {
     size_t skipped = n - n_logits; /* tokens whose logits nobody wants */
     MF__TRY(mf__session_make_room(s, s->length + (int64_t)n, err));
     for (size_t done = 0; done < n;) {
@@ -50,11 +51,11 @@ mf_status mf_eval_prompt(mf_session *s, const int32_t *tokens, size_t n, int64_t
     if (!tokens) return mf__fail(err, MF_E_INVALID, "mf_eval_prompt: tokens is NULL");
     if (logits_len / vocab > n)
         return mf__fail(err, MF_E_INVALID, "%zu rows of logits asked for %zu tokens", logits_len / vocab, n);
-    MF__TRY(check_tokens(s, tokens, n, err));
+    MF__TRY(mf__check_tokens(s, tokens, n, err));
     MF__TRY(check_place(s, n, start_pos, err));
 
     pthread_mutex_lock(&s->model->lock);
-    mf_status st = walk(s, tokens, n, logits, logits_len / vocab, err);
+    mf_status st = mf__session_walk(s, tokens, n, logits, logits_len / vocab, err);
     if (st == MF_OK) mf__session_commit(s, tokens, (int64_t)n);
     pthread_mutex_unlock(&s->model->lock);
     return st;
@@ -76,7 +77,7 @@ static mf_status check_batch(mf_session *const *sessions, const int32_t *tokens,
             return mf__fail(err, MF_E_INVALID, "session %d is %s", i, s ? "of another model" : "NULL");
         for (int k = 0; k < i; k++)
             if (sessions[k] == s) return mf__fail(err, MF_E_INVALID, "sessions %d and %d are the same", k, i);
-        MF__TRY(check_tokens(s, tokens + i, 1, err));
+        MF__TRY(mf__check_tokens(s, tokens + i, 1, err));
         MF__TRY(check_place(s, 1, s->length, err));
         if (n > s->model->ws.n_rows)
             return mf__fail(err, MF_E_INVALID,

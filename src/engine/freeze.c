@@ -9,7 +9,7 @@ static int32_t pages_for(int64_t n_tokens) {
 }
 
 void mf__frozen_free(mf_model *m, mf__frozen *f) {
-    if (!f) return;
+    if (!f || --f->refs > 0) return;
     for (int32_t i = 0; i < f->n_pages; i++) mf__page_release(m, f->pages[i]);
     if (f->recurrent) m->be->release(m->be, f->recurrent);
     free(f->pages);
@@ -31,6 +31,7 @@ mf_status mf__freeze(mf_session *s, mf__frozen **out, mf_error *err) {
     int32_t n_pages = pages_for(s->length);
     mf__frozen *f = calloc(1, sizeof *f);
     if (f) {
+        f->refs = 1;
         f->tokens = malloc(((size_t)s->length + 1) * sizeof *f->tokens);
         f->pages = calloc((size_t)n_pages + 1, sizeof *f->pages);
     }

@@ -58,6 +58,7 @@ struct mf_model {
     int64_t *conv_off, *delta_off;             /* [n_layers] floats into a session's recurrent state */
     int64_t recurrent_floats;                  /* of one session */
     mf__workspace ws;
+    struct mf__cache *cache;          /* NULL: none */
     struct mf__snapshot_shape *shape; /* what snapshots of this model must fit; made when first needed, under lock */
     pthread_mutex_t lock;             /* held while anything evaluates, and while pages change hands */
     bool lock_made;
@@ -77,11 +78,13 @@ mf_status mf__model_bind(mf_model *m, mf_error *err);
 
 typedef struct mf__page {
     int refs;
+    bool mark;   /* scratch of whoever counts pages */
     void *mem[]; /* [n_layers]: [MF_KV_BLOCK][k_cols] then [MF_KV_BLOCK][v_cols]; NULL where a layer keeps no KV */
 } mf__page;
 
 /* A state that nobody changes: what checkpoints, forks and the prompt cache hold. */
 typedef struct mf__frozen {
+    int refs;
     int64_t length;
     int32_t *tokens; /* [length] */
     int32_t n_pages;
@@ -121,7 +124,7 @@ void mf__session_commit(mf_session *s, const int32_t *tokens, int64_t n);
 /* engine/freeze.c */
 mf_status mf__freeze(mf_session *s, mf__frozen **out, mf_error *err);             /* under lock */
 mf_status mf__thaw(mf_session *s, const mf__frozen *f, int64_t n, mf_error *err); /* the first n tokens; under lock */
-void mf__frozen_free(mf_model *m, mf__frozen *f);                                 /* under lock; NULL is fine */
+void mf__frozen_free(mf_model *m, mf__frozen *f); /* one reference less; under lock; NULL is fine */
 
 /* engine/state.c */
 void mf__checkpoints_drop_all(mf_session *s); /* under lock */
@@ -146,5 +149,10 @@ void mf__stats_pass(const mf__pass *pass, const mf_stats *before);
 /* logits: the rows of the last n_logits tokens, or none. */
 mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, int32_t n_logits, mf_error *err);
 mf_status mf__forward_layer(const mf__pass *pass, int layer, mf_error *err);
+
+/* engine/eval.c. walk: evaluates without committing; logits: of the last n_logits tokens. Under lock. */
+mf_status mf__check_tokens(const mf_session *s, const int32_t *tokens, size_t n, mf_error *err);
+mf_status mf__session_walk(mf_session *s, const int32_t *tokens, size_t n, float *logits, size_t n_logits,
+                           mf_error *err);
 
 #endif

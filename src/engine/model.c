@@ -5,9 +5,11 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/probe.h"
+#include "engine/cache.h"
 #include "engine/internal.h"
 
 #define MAX_CONFIG_BYTES (16 << 20)
+#define DEFAULT_CACHE_DISK ((int64_t)8 << 30)
 
 void mf_model_options_init(mf_model_options *opt) {
     memset(opt, 0, sizeof *opt);
@@ -158,6 +160,8 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     MF__TRY(open_store(m, err));
     MF__TRY(place_state(m, err));
     MF__TRY(fill_info(m, err));
+    MF__TRY(mf__cache_open(m, opt->prompt_cache_ram, opt->prompt_cache_dir,
+                           opt->prompt_cache_disk ? opt->prompt_cache_disk : DEFAULT_CACHE_DISK, &m->cache, err));
     mf__log(&m->log, MF_LOG_INFO, "%s: %s, %d layers, %d experts (%d per token), backend %s with %d threads",
             m->info.name, m->info.family, m->info.n_layers, m->info.n_experts, m->info.n_experts_per_token, m->be->name,
             mf__pool_threads(m->pool));
@@ -185,6 +189,7 @@ void mf_model_close(mf_model *m) {
     if (!m) return;
     mf__turn_free(m->turn);
     mf__store_close(m->store);
+    mf__cache_close(m, m->cache);
     mf__workspace_free(m);
     if (m->be) m->be->free(m->be);
     mf__pool_free(m->pool);

@@ -52,9 +52,10 @@ int64_t mf__snapshot_bytes(const mf__snapshot_shape *shape, int64_t base, int64_
 /* With a model: under its lock. */
 mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uint64_t parent, uint8_t *out,
                              mf_error *err);
-/* parent: the state that an increment goes on from (its length is the increment's base); NULL for a whole one. */
-mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, mf__frozen **out,
-                            mf_error *err);
+/* parent: the state that an increment goes on from (its length is the increment's base); NULL for a whole one.
+ * recurrent: false leaves that state out, for a link in the middle of a chain. */
+mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, bool recurrent,
+                            mf__frozen **out, mf_error *err);
 
 /* Of config, manifest, a sample of every tensor's and every expert file's bytes, backend and numeric mode. */
 mf_status mf__model_fingerprint(mf_model *m, mf_error *err); /* fills m->shape; does nothing the second time */

@@ -190,7 +190,7 @@ static mf_status make_pages(mf_model *m, const mf__frozen *parent, int64_t base,
 }
 
 static mf_status build(mf_model *m, const uint8_t *data, const mf__snapshot_view *v, const mf__frozen *parent,
-                       mf__frozen *f, mf_error *err) {
+                       bool recurrent, mf__frozen *f, mf_error *err) {
     int64_t base = v->h.base;
     f->length = v->h.length;
     f->tokens = malloc(((size_t)f->length + 1) * sizeof *f->tokens);
@@ -203,7 +203,7 @@ static mf_status build(mf_model *m, const uint8_t *data, const mf__snapshot_view
     else
         for (int64_t i = 0; i < f->length; i++) f->tokens[i] = -1;
     MF__TRY(make_pages(m, parent, base, f, err));
-    if (m->recurrent_floats && f->length) {
+    if (recurrent && m->recurrent_floats && f->length) {
         void *mem;
         MF__TRY(m->be->alloc(m->be, m->recurrent_floats * (int64_t)sizeof(float), &mem, err));
         f->recurrent = mem;
@@ -211,20 +211,21 @@ static mf_status build(mf_model *m, const uint8_t *data, const mf__snapshot_view
     return fill(m, data, v, f, err);
 }
 
-mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, mf__frozen **out,
-                            mf_error *err) {
+mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, bool recurrent,
+                            mf__frozen **out, mf_error *err) {
     mf__snapshot_view view;
     int64_t have = parent ? parent->length : 0;
     MF__TRY(mf__snapshot_parse(m->shape, data, size, &view, err));
     mf_status st = MF_OK;
     mf__frozen *f = calloc(1, sizeof *f);
+    if (f) f->refs = 1;
     if (!f)
         st = mf__fail(err, MF_E_NOMEM, "no memory to read a snapshot");
     else if (view.h.base != have)
         st = mf__fail(err, MF_E_MISMATCH, "the snapshot goes on from %lld tokens, %lld are there",
                       (long long)view.h.base, (long long)have);
     else
-        st = build(m, data, &view, parent, f, err);
+        st = build(m, data, &view, parent, recurrent, f, err);
     mf__snapshot_view_free(&view);
     if (st != MF_OK) {
         mf__frozen_free(m, f);

@@ -39,7 +39,7 @@ mf_status mf_state_save(mf_session *s, void *buf, size_t size, size_t *written, 
 static mf_status load(mf_session *s, const void *buf, size_t size, mf_error *err) {
     mf__frozen *f = NULL;
     MF__TRY(mf__model_fingerprint(s->model, err));
-    MF__TRY(mf__snapshot_read(s->model, buf, size, NULL, &f, err));
+    MF__TRY(mf__snapshot_read(s->model, buf, size, NULL, true, &f, err));
     mf_status st = mf__thaw(s, f, f->length, err);
     mf__frozen_free(s->model, f);
     return st;

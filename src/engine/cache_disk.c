@@ -1,0 +1,334 @@
+#include "engine/cache_disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "engine/snapshot.h"
+
+#define ENDING ".state"
+#define MAX_CHAIN 4096
+#define TEMP_SECONDS 600 /* a temporary file older than this was left by somebody who died */
+
+struct mf__cache_disk {
+    char *dir; /* DIR, later DIR/FINGERPRINT */
+    bool ready;
+    int64_t max_bytes;
+};
+
+/* One file of the listing. */
+typedef struct item {
+    int64_t length, bytes;
+    uint64_t name;
+    struct timespec used;
+} item;
+
+typedef struct listing {
+    item *items;
+    size_t n, capacity;
+} listing;
+
+mf_status mf__cache_disk_open(const mf_model *m, const char *dir, int64_t max_bytes, mf__cache_disk **out,
+                              mf_error *err) {
+    (void)m;
+    if (!mf__path_is_dir(dir)) MF__TRY(mf__dir_make(dir, err));
+    mf__cache_disk *d = calloc(1, sizeof *d);
+    if (d) d->dir = strdup(dir);
+    if (!d || !d->dir) {
+        free(d);
+        return mf__fail(err, MF_E_NOMEM, "no memory for the prompt cache");
+    }
+    d->max_bytes = max_bytes;
+    *out = d;
+    return MF_OK;
+}
+
+void mf__cache_disk_close(mf__cache_disk *d) {
+    if (!d) return;
+    free(d->dir);
+    free(d);
+}
+
+/* The model's own folder; the fingerprint is computed when first needed. */
+static mf_status prepare(mf_model *m, mf__cache_disk *d, mf_error *err) {
+    char name[17];
+    if (d->ready) return MF_OK;
+    MF__TRY(mf__model_fingerprint(m, err));
+    mf__hash_text(m->shape->fingerprint, name);
+    char *dir = mf__path_join(d->dir, name);
+    if (!dir) return mf__fail(err, MF_E_NOMEM, "no memory for the prompt cache");
+    mf_status st = mf__dir_make(dir, err);
+    if (st != MF_OK) {
+        free(dir);
+        return st;
+    }
+    free(d->dir);
+    d->dir = dir;
+    d->ready = true;
+    return MF_OK;
+}
+
+static uint64_t name_of(const mf_model *m, const int32_t *tokens, int64_t n) {
+    mf__hash h;
+    mf__hash_init(&h, m->shape->fingerprint);
+    mf__hash_update(&h, tokens, (size_t)n * sizeof *tokens);
+    return mf__hash_digest(&h);
+}
+
+static char *path_of(const mf__cache_disk *d, int64_t length, uint64_t name) {
+    char file[64];
+    snprintf(file, sizeof file, "%lld-%016llx" ENDING, (long long)length, (unsigned long long)name);
+    return mf__path_join(d->dir, file);
+}
+
+static void remove_item(const mf__cache_disk *d, int64_t length, uint64_t name) {
+    char *path = path_of(d, length, name);
+    if (path) unlink(path);
+    free(path);
+}
+
+static void touch_item(const mf__cache_disk *d, int64_t length, uint64_t name) {
+    char *path = path_of(d, length, name);
+    if (path) utimensat(AT_FDCWD, path, NULL, 0);
+    free(path);
+}
+
+/* ---- listing ------------------------------------------------------------------------------------------------------
+ */
+
+/* "LENGTH-NAME.state", and nothing else. */
+static bool parse_name(const char *file, item *out) {
+    char *end;
+    errno = 0;
+    long long length = strtoll(file, &end, 10);
+    if (errno || end == file || *end != '-' || length < 1 || strlen(end) != 17 + strlen(ENDING)) return false;
+    out->length = length;
+    return mf__hash_parse(end + 1, &out->name) && !strcmp(end + 17, ENDING);
+}
+
+static void remove_old_temp(int dir_fd, const char *file, const struct stat *st) {
+    size_t n = strlen(file);
+    if (file[0] == '.' && n > 4 && !strcmp(file + n - 4, ".tmp") && st->st_mtime < time(NULL) - TEMP_SECONDS)
+        unlinkat(dir_fd, file, 0);
+}
+
+static mf_status list(const mf__cache_disk *d, listing *out, mf_error *err) {
+    DIR *dir = opendir(d->dir);
+    struct dirent *entry;
+    *out = (listing){0};
+    if (!dir) return mf__fail_errno(err, errno, "cannot list the prompt cache %s", d->dir);
+    while ((entry = readdir(dir))) {
+        struct stat st;
+        item it;
+        if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode)) continue;
+        if (!parse_name(entry->d_name, &it)) {
+            remove_old_temp(dirfd(dir), entry->d_name, &st);
+            continue;
+        }
+        it.bytes = st.st_size;
+        it.used = st.st_mtim;
+        if (out->n == out->capacity) {
+            size_t capacity = out->capacity ? 2 * out->capacity : 64;
+            item *grown = realloc(out->items, capacity * sizeof *grown);
+            if (!grown) {
+                free(out->items);
+                closedir(dir);
+                return mf__fail(err, MF_E_NOMEM, "no memory to list the prompt cache");
+            }
+            out->items = grown;
+            out->capacity = capacity;
+        }
+        out->items[out->n++] = it;
+    }
+    closedir(dir);
+    return MF_OK;
+}
+
+static int by_length(const void *a, const void *b) {
+    const item *x = a, *y = b;
+    return (x->length > y->length) - (x->length < y->length);
+}
+
+/* Keeps only the items that name a prefix of the tokens, shortest first. */
+static void keep_prefixes(const mf_model *m, listing *l, const int32_t *tokens, int64_t n) {
+    mf__hash h;
+    int64_t hashed = 0;
+    size_t kept = 0;
+    mf__hash_init(&h, m->shape->fingerprint);
+    qsort(l->items, l->n, sizeof *l->items, by_length);
+    for (size_t i = 0; i < l->n && l->items[i].length <= n; i++) {
+        mf__hash_update(&h, tokens + hashed, (size_t)(l->items[i].length - hashed) * sizeof *tokens);
+        hashed = l->items[i].length;
+        if (mf__hash_digest(&h) == l->items[i].name) l->items[kept++] = l->items[i];
+    }
+    l->n = kept;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------
+ */
+
+/* Reads one increment on top of its parent, which is freed. */
+static mf_status read_one(mf_model *m, const mf__cache_disk *d, int64_t length, uint64_t name, bool last,
+                          mf__frozen **state, mf_error *err) {
+    char *path = path_of(d, length, name);
+    mf__map map = {0};
+    mf__frozen *next = NULL;
+    mf_status st = path ? mf__map_open(path, &map, err) : mf__fail(err, MF_E_NOMEM, "no memory for a path");
+    if (st == MF_OK) st = mf__snapshot_read(m, map.data, map.size, *state, last, &next, err);
+    if (st == MF_OK && next->length != length) {
+        st = mf__fail(err, MF_E_FORMAT, "%s holds %lld tokens", path, (long long)next->length);
+        mf__frozen_free(m, next);
+    }
+    mf__map_close(&map);
+    free(path);
+    if (st != MF_OK) return st;
+    mf__frozen_free(m, *state);
+    *state = next;
+    return MF_OK;
+}
+
+/* base and parent of an entry, from its header. */
+static mf_status peek(const mf__cache_disk *d, int64_t length, uint64_t name, int64_t *base, uint64_t *parent,
+                      mf_error *err) {
+    mf__snapshot_header h;
+    char *path = path_of(d, length, name);
+    int fd = -1;
+    int64_t size;
+    mf_status st = path ? mf__file_open(path, &fd, &size, err) : mf__fail(err, MF_E_NOMEM, "no memory for a path");
+    if (st == MF_OK) st = mf__pread_all(fd, &h, sizeof h, 0, path, err);
+    if (st == MF_OK && (h.base < 0 || h.base >= length || h.length != length))
+        st = mf__fail(err, MF_E_FORMAT, "%s holds %lld to %lld", path, (long long)h.base, (long long)h.length);
+    if (fd >= 0) close(fd);
+    free(path);
+    if (st == MF_OK) *base = h.base, *parent = h.parent;
+    return st;
+}
+
+typedef struct chain_link {
+    int64_t length;
+    uint64_t name;
+} chain_link;
+
+/* From an entry back to the one that begins at 0, then forward. On any failure the entry is removed: it, its parents or
+ * its bytes are not what they should be. */
+static mf_status read_chain(mf_model *m, const mf__cache_disk *d, const item *it, mf__frozen **out, mf_error *err) {
+    chain_link *chain = malloc(MAX_CHAIN * sizeof *chain);
+    int n = 0;
+    mf_status st = chain ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory to read the prompt cache");
+    chain_link at = {it->length, it->name};
+    while (st == MF_OK && at.length > 0) {
+        chain_link parent = {0, 0};
+        if (n == MAX_CHAIN) st = mf__fail(err, MF_E_LIMIT, "an entry of the prompt cache has too many ancestors");
+        if (st == MF_OK) st = peek(d, at.length, at.name, &parent.length, &parent.name, err);
+        if (st == MF_OK) chain[n++] = at;
+        at = parent;
+    }
+    for (int i = n; st == MF_OK && i-- > 0;) st = read_one(m, d, chain[i].length, chain[i].name, i == 0, out, err);
+    for (int i = n; st == MF_OK && i-- > 0;) touch_item(d, chain[i].length, chain[i].name);
+    free(chain);
+    if (st != MF_OK) {
+        mf__frozen_free(m, *out);
+        *out = NULL;
+        if (st != MF_E_NOMEM) remove_item(d, it->length, it->name);
+    }
+    return st;
+}
+
+mf_status mf__cache_disk_find(mf_model *m, mf__cache_disk *d, const int32_t *tokens, int64_t n, int64_t longer_than,
+                              mf__frozen **out, mf_error *err) {
+    listing l;
+    mf_error damage;
+    *out = NULL;
+    MF__TRY(prepare(m, d, err));
+    MF__TRY(list(d, &l, err));
+    keep_prefixes(m, &l, tokens, n);
+    while (l.n && l.items[l.n - 1].length > longer_than && !*out) {
+        const item *it = &l.items[--l.n];
+        if (read_chain(m, d, it, out, &damage) != MF_OK) {
+            mf__log(&m->log, MF_LOG_WARN, "prompt cache: an entry was dropped: %s", damage.text);
+        } else if (memcmp((*out)->tokens, tokens, (size_t)it->length * sizeof *tokens)) { /* the names collide */
+            mf__frozen_free(m, *out);
+            *out = NULL;
+        }
+    }
+    free(l.items);
+    return MF_OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------
+ */
+
+static int by_use(const void *a, const void *b) {
+    const item *x = a, *y = b;
+    if (x->used.tv_sec != y->used.tv_sec) return (x->used.tv_sec > y->used.tv_sec) - (x->used.tv_sec < y->used.tv_sec);
+    if (x->used.tv_nsec != y->used.tv_nsec) return x->used.tv_nsec > y->used.tv_nsec ? 1 : -1;
+    return (x->length < y->length) - (x->length > y->length); /* of equals the longer goes first: nobody needs it */
+}
+
+/* Removes what was not used longest until `room` more bytes fit. */
+static void make_room(const mf__cache_disk *d, listing *l, int64_t room) {
+    int64_t total = room;
+    for (size_t i = 0; i < l->n; i++) total += l->items[i].bytes;
+    qsort(l->items, l->n, sizeof *l->items, by_use);
+    for (size_t i = 0; i < l->n && total > d->max_bytes; i++) {
+        remove_item(d, l->items[i].length, l->items[i].name);
+        total -= l->items[i].bytes;
+    }
+}
+
+static mf_status write_item(mf_model *m, const mf__cache_disk *d, const mf__frozen *f, int64_t base, uint64_t parent,
+                            uint64_t name, int64_t bytes, mf_error *err) {
+    char *path = path_of(d, f->length, name);
+    uint8_t *buf = malloc((size_t)bytes);
+    mf_status st = path && buf ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for an entry of the prompt cache");
+    if (st == MF_OK) st = mf__snapshot_write(m, f, base, parent, buf, err);
+    if (st == MF_OK) st = mf__file_replace(path, buf, (size_t)bytes, err);
+    free(buf);
+    free(path);
+    return st;
+}
+
+/* The longest prefix of f on disk becomes the parent; all its ancestors count as used. */
+static mf_status find_parent(const mf_model *m, const mf__cache_disk *d, const mf__frozen *f, item *out,
+                             mf_error *err) {
+    listing l;
+    *out = (item){0};
+    MF__TRY(list(d, &l, err));
+    keep_prefixes(m, &l, f->tokens, f->length);
+    for (size_t i = 0; i < l.n; i++) touch_item(d, l.items[i].length, l.items[i].name);
+    if (l.n) *out = l.items[l.n - 1];
+    free(l.items);
+    return MF_OK;
+}
+
+static mf_status put(mf_model *m, mf__cache_disk *d, const mf__frozen *f, mf_error *err) {
+    listing l;
+    item parent;
+    MF__TRY(prepare(m, d, err));
+    MF__TRY(find_parent(m, d, f, &parent, err));
+    if (parent.length == f->length) return MF_OK; /* it is there */
+    int64_t bytes = mf__snapshot_bytes(m->shape, parent.length, f->length);
+    if (bytes > d->max_bytes) return MF_OK;
+    MF__TRY(list(d, &l, err));
+    make_room(d, &l, bytes);
+    free(l.items);
+    return write_item(m, d, f, parent.length, parent.name, name_of(m, f->tokens, f->length), bytes, err);
+}
+
+mf_status mf__cache_disk_put(mf_model *m, mf__cache_disk *d, const mf__frozen *f, mf_error *err) {
+    mf_error why;
+    (void)err;
+    for (int64_t i = 0; i < f->length; i++)
+        if (f->tokens[i] < 0) return MF_OK; /* from a snapshot that does not say what it is a state of */
+    if (f->length && put(m, d, f, &why) != MF_OK)
+        mf__log(&m->log, MF_LOG_WARN, "prompt cache: an entry was not kept: %s", why.text);
+    return MF_OK;
+}

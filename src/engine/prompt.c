@@ -1,0 +1,101 @@
+/* mf_prompt: find the longest beginning that is known, evaluate the rest, remember states on the way. */
+#include <string.h>
+
+#include "engine/cache.h"
+
+/* Positions between remembered states of a long prompt, rounded up to whole chunks. */
+#define REMEMBER_EVERY 2048
+
+/* How much of the tokens the session itself holds and could go on from. A recurrent state is whole or useless. */
+static int64_t held_prefix(const mf_session *s, const int32_t *tokens, int64_t n) {
+    int64_t same = 0, most = s->length < n ? s->length : n;
+    while (same < most && s->tokens[same] == tokens[same]) same++;
+    return s->model->recurrent_floats && same < s->length ? 0 : same;
+}
+
+/* Brings the session to the longest known prefix of at most n tokens. */
+static mf_status restore_prefix(mf_session *s, const int32_t *tokens, int64_t n, mf_error *err) {
+    mf__frozen *f = NULL;
+    int64_t held = held_prefix(s, tokens, n);
+    MF__TRY(mf__cache_find(s->model, tokens, n, held, &f, err));
+    mf_status st = MF_OK;
+    if (f)
+        st = mf__thaw(s, f, f->length, err);
+    else
+        s->length = held;
+    mf__frozen_free(s->model, f);
+    return st;
+}
+
+static mf_status remember(mf_session *s, mf_error *err) {
+    mf__frozen *f;
+    if (!s->model->cache) return MF_OK;
+    MF__TRY(mf__freeze(s, &f, err));
+    mf_status st = mf__cache_put(s->model, f, err);
+    mf__frozen_free(s->model, f);
+    return st;
+}
+
+/* The next position after `at` where a state is worth keeping, or n. */
+static int64_t next_stop(const mf_session *s, int64_t at, int64_t n, const int64_t *marks, size_t n_marks) {
+    int64_t chunk = s->opt.n_chunk, every = (REMEMBER_EVERY + chunk - 1) / chunk * chunk;
+    int64_t stop = s->model->cache ? (at / every + 1) * every : n;
+    for (size_t i = 0; s->model->cache && i < n_marks; i++)
+        if (marks[i] > at && marks[i] < stop) stop = marks[i];
+    return stop < n ? stop : n;
+}
+
+static bool is_mark(int64_t pos, const int64_t *marks, size_t n_marks) {
+    for (size_t i = 0; i < n_marks; i++)
+        if (marks[i] == pos) return true;
+    return false;
+}
+
+static mf_status run(mf_session *s, const int32_t *tokens, int64_t n, const int64_t *marks, size_t n_marks,
+                     float *logits, int64_t *n_reused, mf_error *err) {
+    MF__TRY(restore_prefix(s, tokens, n - 1, err)); /* the last token is evaluated in any case, for its logits */
+    *n_reused = s->length;
+    while (s->length < n) {
+        int64_t stop = next_stop(s, s->length, n, marks, n_marks), len = stop - s->length;
+        const int32_t *piece = tokens + s->length;
+        MF__TRY(mf__session_walk(s, piece, (size_t)len, stop == n ? logits : NULL, stop == n, err));
+        mf__session_commit(s, piece, len);
+        if (stop < n || is_mark(n, marks, n_marks)) MF__TRY(remember(s, err));
+    }
+    return MF_OK;
+}
+
+static mf_status run_or_undo(mf_session *s, const int32_t *tokens, int64_t n, const int64_t *marks, size_t n_marks,
+                             float *logits, int64_t *n_reused, mf_error *err) {
+    mf__frozen *before;
+    MF__TRY(mf__freeze(s, &before, err));
+    mf_status st = run(s, tokens, n, marks, n_marks, logits, n_reused, err);
+    if (st != MF_OK) {
+        mf_error why;
+        if (mf__thaw(s, before, before->length, &why) != MF_OK) s->length = 0; /* the device is lost: nothing is left */
+    }
+    mf__frozen_free(s->model, before);
+    return st;
+}
+
+mf_status mf_prompt(mf_session *s, const int32_t *tokens, size_t n, const int64_t *marks, size_t n_marks, float *logits,
+                    size_t logits_len, int64_t *n_reused, mf_error *err) {
+    int64_t reused = 0;
+    if (n_reused) *n_reused = 0;
+    if (!s || !tokens || !logits || n == 0 || (n_marks && !marks))
+        return mf__fail(err, MF_E_INVALID, "mf_prompt: an argument is NULL or the prompt is empty");
+    if (logits_len != (size_t)s->model->info.n_vocab)
+        return mf__fail(err, MF_E_INVALID, "logits has room for %zu values, expected %d", logits_len,
+                        s->model->info.n_vocab);
+    for (size_t i = 0; i < n_marks; i++)
+        if (marks[i] < 1 || marks[i] > (int64_t)n || (i && marks[i] <= marks[i - 1]))
+            return mf__fail(err, MF_E_INVALID, "mark %zu is %lld; marks rise from 1 to %zu", i, (long long)marks[i], n);
+    if (n > (size_t)s->opt.n_ctx)
+        return mf__fail(err, MF_E_CONTEXT_FULL, "%zu tokens do not fit in a context of %d", n, s->opt.n_ctx);
+    MF__TRY(mf__check_tokens(s, tokens, n, err));
+    pthread_mutex_lock(&s->model->lock);
+    mf_status st = run_or_undo(s, tokens, (int64_t)n, marks, n_marks, logits, &reused, err);
+    pthread_mutex_unlock(&s->model->lock);
+    if (st == MF_OK && n_reused) *n_reused = reused;
+    return st;
+}
