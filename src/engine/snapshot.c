@@ -146,13 +146,13 @@ static mf_status parse_old(const mf__snapshot_shape *shape, const uint8_t *data,
         if (shape->k_cols[l]) cols = shape->k_cols[l];
     }
     bool latent = version == 2 && word[8];
-    int64_t found_cols = latent ? (int64_t)word[8] : (int64_t)word[4] * word[5];
-    if (word[2] != (uint32_t)shape->n_layers || word[6] != conv || word[7] != delta || found_cols != cols)
+    uint64_t found_cols = latent ? word[8] : (uint64_t)word[4] * word[5];
+    if (word[2] != (uint32_t)shape->n_layers || word[6] != conv || word[7] != delta || found_cols != (uint64_t)cols)
         return mf__fail(
             err, MF_E_MISMATCH,
-            "the snapshot is of a model with %u layers, KV rows of %lld, states of %u and %u bytes; this one "
+            "the snapshot is of a model with %u layers, KV rows of %llu, states of %u and %u bytes; this one "
             "has %d, %lld, %lld and %lld",
-            word[2], (long long)found_cols, word[6], word[7], shape->n_layers, (long long)cols, (long long)conv,
+            word[2], (unsigned long long)found_cols, word[6], word[7], shape->n_layers, (long long)cols, (long long)conv,
             (long long)delta);
     v->h = (mf__snapshot_header){.magic = word[0], .version = version, .n_layers = word[2], .kv_type = MF_TYPE_F32};
     v->tokens_off = -1;
