@@ -7,18 +7,31 @@
 #define MF_BITS_KEEP 0 /* as the checkpoint has it */
 
 typedef struct mf__convert_options {
-    int expert_bits; /* MF_BITS_KEEP, or 2 3 4 5 6 8 */
-    int trunk_bits;  /* the same, for every matrix outside the experts but the routers */
+    /* Each MF_BITS_KEEP, or 2 3 4 5 6 8. */
+    int expert_bits; /* the routed experts */
+    int trunk_bits;  /* every matrix that is none of the others */
+    int embed_bits;  /* the embedding table; the head too, when it is the same table */
+    int head_bits;
+    int router_bits; /* routers and the gates of shared experts */
     int group;       /* 32, 64 or 128 */
+    bool also_2bit;  /* a second set of experts, with 2 bits, in packed_experts_2bit/ */
+    bool allow_nonfinite;
+    bool restart;  /* do not go on with what an interrupted conversion left */
+    int n_threads; /* 0: one per processor */
     mf_log_sink log;
-    /* Called now and then with bytes read so far and in all; true stops with MF_E_CANCELLED. May be NULL. */
+    /* Called now and then, on the caller's thread, with the bytes of the source that are done and all there are (the
+     * first call tells what an earlier run did already); true stops with MF_E_CANCELLED. May be NULL. */
     bool (*progress)(void *user, int64_t done, int64_t total);
     void *progress_user;
 } mf__convert_options;
 
-void mf__convert_options_init(mf__convert_options *opt); /* keep, keep, 64 */
+void mf__convert_options_init(mf__convert_options *opt); /* keep everything; groups of 64 */
+/* "small", "balanced" or "exact": sets the widths. False for another name. */
+bool mf__convert_preset(mf__convert_options *opt, const char *name);
 
-/* src: a directory with config.json and safetensors. dst must not exist; it is complete afterwards, or absent. */
+/* src: a directory with config.json and safetensors. dst must not exist; it is complete afterwards, or absent. A run
+ * that was interrupted (MF_E_CANCELLED, a full disk, a kill) leaves dst.partial with its finished parts, and the same
+ * call goes on from there; any other failure leaves nothing. */
 mf_status mf__convert(const char *src, const char *dst, const mf__convert_options *opt, mf_error *err);
 
 #endif

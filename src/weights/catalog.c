@@ -121,3 +121,18 @@ const char *mf__catalog_file(const mf__catalog *cat, int file) {
 int mf__catalog_n_files(const mf__catalog *cat) {
     return cat->n_files;
 }
+
+bool mf__catalog_is_file(const mf__catalog *cat, int file) {
+    return file >= 0 && file < cat->n_files && cat->files[file].owned;
+}
+
+int mf__catalog_where(const mf__catalog *cat, const void *p, int64_t *offset) {
+    uintptr_t at = (uintptr_t)p;
+    for (int i = 0; i < cat->n_files; i++) {
+        uintptr_t start = (uintptr_t)cat->files[i].map.data;
+        if (!cat->files[i].owned || at < start || at - start >= cat->files[i].map.size) continue;
+        *offset = (int64_t)(at - start);
+        return i;
+    }
+    return -1;
+}

@@ -25,6 +25,10 @@ const mf__entry *mf__catalog_at(const mf__catalog *cat, int64_t i);          /* 
 const mf__entry *mf__catalog_find(const mf__catalog *cat, const char *name); /* NULL when absent */
 const char *mf__catalog_file(const mf__catalog *cat, int file);              /* path */
 int mf__catalog_n_files(const mf__catalog *cat);
+bool mf__catalog_is_file(const mf__catalog *cat, int file); /* false: bytes in memory */
+/* Where in which file the byte at p lies; -1 when it is in none (bytes in memory, which are no file on a disk). For
+ * readers that would rather not fault pages in: a mapped file that shrinks kills the process that touches it. */
+int mf__catalog_where(const mf__catalog *cat, const void *p, int64_t *offset);
 
 /* The logical tensor called name ("….q_proj.weight", "….A_log"): where NAME ends in ".weight", is U32 and has .scales
  * and .biases beside it, an AFFINE view with bits and group inferred from the shapes, given the logical n_cols

@@ -1,0 +1,165 @@
+#include "convert/encode.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "quant/affine.h"
+#include "quant/half.h"
+
+#define NO_ROW INT64_MAX
+
+typedef struct region {
+    const mf__encode *e;
+    bool copy;
+    int64_t row, scale, bias; /* bytes of a row of each piece of dst */
+    _Atomic int64_t bad_row;  /* the first one with a NaN or an infinity */
+} region;
+
+bool mf__same_form(const mf__tensor *a, const mf__tensor *b) {
+    return a->type == b->type && (!mf__type_has_scales(a->type) ||
+                                  (a->bits == b->bits && a->group == b->group && a->scale_type == b->scale_type));
+}
+
+void mf__loss_add(mf__loss *sum, const mf__loss *more) {
+    if (more->worst > sum->worst) {
+        sum->worst = more->worst;
+        sum->expert = more->expert;
+        sum->row = more->row;
+        sum->col = more->col;
+    }
+    sum->error += more->error;
+    sum->total += more->total;
+}
+
+double mf__loss_rms(const mf__loss *loss) {
+    return loss->total > 0 ? sqrt(loss->error / loss->total) : 0;
+}
+
+/* The exponent of a NaN or an infinity is all ones. OR-ing the tests keeps the loop free of branches. */
+static bool all_finite(const float *x, int64_t n) {
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &x[i], sizeof u);
+        bad |= (u & 0x7f800000u) == 0x7f800000u;
+    }
+    return !bad;
+}
+
+static void note_bad(region *r, int64_t row) {
+    int64_t old = atomic_load(&r->bad_row);
+    while (row < old && !atomic_compare_exchange_weak(&r->bad_row, &old, row)) {
+    }
+}
+
+static void store_floats(mf__type type, const float *x, int64_t n, uint8_t *out) {
+    if (type == MF_TYPE_F32) {
+        memcpy(out, x, (size_t)n * sizeof *x);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h = type == MF_TYPE_BF16 ? mf__f32_to_bf16(x[i]) : mf__f32_to_f16(x[i]);
+        memcpy(out + 2 * i, &h, sizeof h);
+    }
+}
+
+static mf__loss row_loss(const mf__encode *e, const float *x, const float *y, int64_t row) {
+    mf__loss loss = {.expert = e->expert, .row = e->first_row + row};
+    int64_t n = e->dst.n_cols, group = e->dst.group > 0 ? e->dst.group : n;
+    for (int64_t g = 0; g < n; g += group) {
+        float error = 0, total = 0;
+        for (int64_t i = g; i < g + group && i < n; i++) {
+            float d = x[i] - y[i];
+            error += d * d;
+            total += x[i] * x[i];
+        }
+        loss.error += error;
+        loss.total += total;
+        double ratio = total > 0 ? sqrt((double)error / total) : 0;
+        if (ratio > loss.worst) {
+            loss.worst = ratio;
+            loss.col = g;
+        }
+    }
+    return loss;
+}
+
+static void encode_row(region *r, int64_t row, float *x, float *y) {
+    const mf__encode *e = r->e;
+    uint8_t *data = e->data + row * r->row, *scales = e->scales + row * r->scale, *biases = e->biases + row * r->bias;
+    mf__source_row_f32(e->src, row, x);
+    for (int64_t i = 0; e->add_one && i < e->dst.n_cols; i++) x[i] += 1.0f;
+    if (!e->allow_nonfinite && !all_finite(x, e->dst.n_cols)) note_bad(r, row);
+    if (e->dst.type != MF_TYPE_AFFINE) {
+        store_floats(e->dst.type, x, e->dst.n_cols, data);
+        return;
+    }
+    mf__affine_encode_row(x, e->dst.n_cols, e->dst.bits, e->dst.group, e->dst.scale_type, data, scales, biases);
+    if (!e->rows) return;
+    mf__affine_decode_row(data, scales, biases, e->dst.scale_type, e->dst.n_cols, e->dst.bits, e->dst.group, y);
+    e->rows[row] = row_loss(e, x, y, row);
+}
+
+/* What is copied is checked all the same: plain values, or the scales and biases. */
+static void copy_row(region *r, int64_t row, float *x) {
+    const mf__encode *e = r->e;
+    const mf__tensor *t = &e->dst;
+    uint8_t *data = e->data + row * r->row, *scales = e->scales + row * r->scale, *biases = e->biases + row * r->bias;
+    mf__source_row_copy(e->src, row, data, scales, biases);
+    if (e->allow_nonfinite) return;
+    bool affine = t->type == MF_TYPE_AFFINE;
+    if (!affine && !mf__type_is_float(t->type)) return;
+    mf__tensor view = {.type = affine ? t->scale_type : t->type, .n_planes = 1, .n_rows = 1};
+    view.n_cols = affine ? t->n_cols / t->group : t->n_cols;
+    view.data = affine ? scales : data;
+    mf__tensor_row_f32(&view, 0, x);
+    bool ok = all_finite(x, view.n_cols);
+    if (ok && affine) {
+        view.data = biases;
+        mf__tensor_row_f32(&view, 0, x);
+        ok = all_finite(x, view.n_cols);
+    }
+    if (!ok) note_bad(r, row);
+}
+
+static void rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    region *r = ctx;
+    const mf__encode *e = r->e;
+    float *x = e->scratch + (int64_t)thread * 2 * e->dst.n_cols, *y = x + e->dst.n_cols;
+    for (int64_t row = begin; row < end; row++) {
+        if (r->copy)
+            copy_row(r, row, x);
+        else
+            encode_row(r, row, x, y);
+    }
+}
+
+static mf_status nonfinite(const mf__encode *e, int64_t row, mf_error *err) {
+    float *x = e->scratch;
+    int64_t col = 0;
+    mf__source_row_f32(e->src, row, x);
+    while (col < e->dst.n_cols - 1 && isfinite(x[col])) col++;
+    return mf__fail(
+        err, MF_E_FORMAT,
+        "%s has the value %g in row %lld, column %lld: the checkpoint is damaged, or its training failed. To "
+        "convert it all the same, give --allow-nonfinite",
+        e->name, (double)x[col], (long long)(e->first_row + row), (long long)col);
+}
+
+mf_status mf__encode_run(const mf__encode *e, mf__pool *pool, mf__loss *loss, mf_error *err) {
+    region r = {.e = e,
+                .copy = !e->add_one && mf__same_form(&e->src->stored, &e->dst),
+                .row = mf__tensor_row_bytes(&e->dst),
+                .scale = mf__tensor_scale_bytes(&e->dst),
+                .bias = mf__tensor_bias_bytes(&e->dst)};
+    atomic_init(&r.bad_row, NO_ROW);
+    mf__pool_run(pool, rows, &r, e->src->n_rows);
+    int64_t bad = atomic_load(&r.bad_row);
+    if (bad != NO_ROW) return nonfinite(e, bad, err);
+    if (!loss) return MF_OK;
+    *loss = (mf__loss){0};
+    if (!r.copy && e->rows && e->dst.type == MF_TYPE_AFFINE)
+        for (int64_t row = 0; row < e->src->n_rows; row++) mf__loss_add(loss, &e->rows[row]);
+    return MF_OK;
+}

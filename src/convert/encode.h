@@ -1,0 +1,37 @@
+/* From a source matrix to the form it is stored in: copied where it has that form, else decoded and encoded again, row
+ * by row, in parallel, with the error that costs. */
+#ifndef MF_CONVERT_ENCODE_H
+#define MF_CONVERT_ENCODE_H
+
+#include "base/pool.h"
+#include "model/source.h"
+
+/* How far the stored values are from the source's. Sums are over elements; ratios are root mean squares. */
+typedef struct mf__loss {
+    double error, total;      /* sums of squares: differences, values */
+    double worst;             /* the largest error / total of a group */
+    int64_t expert, row, col; /* of that group */
+} mf__loss;
+
+void mf__loss_add(mf__loss *sum, const mf__loss *more); /* in a fixed order, the result has fixed bits */
+double mf__loss_rms(const mf__loss *loss);              /* relative: sqrt(error / total) */
+
+typedef struct mf__encode {
+    const char *name;      /* for errors */
+    const mf__source *src; /* staged: its bytes are in memory */
+    int64_t first_row;     /* of src in the whole tensor, for errors and losses */
+    int64_t expert;        /* for losses */
+    mf__tensor dst;        /* form and shape; its pointers are not used */
+    uint8_t *data, *scales, *biases;
+    bool add_one;         /* values + 1 */
+    bool allow_nonfinite; /* NaN and infinities may pass */
+    mf__loss *rows;       /* scratch [src->n_rows]; NULL: no losses wanted */
+    float *scratch;       /* [threads][2][n_cols] */
+} mf__encode;
+
+/* loss (may be NULL) gets what was added up; zero where bytes were copied. */
+mf_status mf__encode_run(const mf__encode *e, mf__pool *pool, mf__loss *loss, mf_error *err);
+
+bool mf__same_form(const mf__tensor *a, const mf__tensor *b); /* type, and width, group and scales where it has them */
+
+#endif

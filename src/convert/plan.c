@@ -1,0 +1,297 @@
+/* The blueprint says what is needed, the import finds it, the policy here decides its form. */
+#include "convert/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/direct.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "convert/stage.h"
+#include "quant/affine.h"
+#include "weights/safetensors.h"
+
+#define MAX_CONFIG_BYTES (64 << 20)
+#define CHUNK_BYTES ((int64_t)32 << 20) /* of source handled at once */
+#define EXPERTS_AT_ONCE 64
+
+/* ---- options ---- */
+
+/* key, option */
+#define WIDTHS(X)                                                                                                      \
+    X("experts", expert_bits)                                                                                          \
+    X("trunk", trunk_bits) X("embed", embed_bits) X("head", head_bits) X("router", router_bits)
+
+void mf__convert_options_init(mf__convert_options *opt) {
+    memset(opt, 0, sizeof *opt); /* MF_BITS_KEEP everywhere */
+    opt->group = 64;
+}
+
+bool mf__convert_preset(mf__convert_options *opt, const char *name) {
+    static const struct {
+        const char *name;
+        int experts, others;
+    } presets[] = {{"small", 4, 4}, {"balanced", 4, 8}, {"exact", MF_BITS_KEEP, MF_BITS_KEEP}};
+    for (size_t i = 0; i < MF__COUNT(presets); i++) {
+        if (strcmp(name, presets[i].name)) continue;
+        opt->expert_bits = presets[i].experts;
+        opt->trunk_bits = opt->embed_bits = opt->head_bits = presets[i].others;
+        opt->router_bits = MF_BITS_KEEP;
+        return true;
+    }
+    return false;
+}
+
+static mf_status check_options(const mf__convert_options *opt, mf_error *err) {
+#define CHECK(key, field)                                                                                              \
+    if (opt->field != MF_BITS_KEEP && !mf__affine_bits_ok(opt->field))                                                 \
+        return mf__fail(err, MF_E_INVALID, "%s: %d bits are not possible; possible are keep, 2, 3, 4, 5, 6 and 8",     \
+                        key, opt->field);
+    WIDTHS(CHECK)
+#undef CHECK
+    if (!mf__affine_group_ok(opt->group))
+        return mf__fail(err, MF_E_INVALID, "groups of %d are not possible; possible are 32, 64 and 128", opt->group);
+    return MF_OK;
+}
+
+void mf__plan_options_text(const mf__convert_options *opt, char text[160]) {
+    int n = 0;
+#define TEXT(key, field)                                                                                               \
+    n += opt->field ? snprintf(text + n, (size_t)(160 - n), "%s %d, ", key, opt->field)                                \
+                    : snprintf(text + n, (size_t)(160 - n), "%s keep, ", key);
+    WIDTHS(TEXT)
+#undef TEXT
+    snprintf(text + n, (size_t)(160 - n), "groups of %d%s", opt->group, opt->also_2bit ? ", also 2 bits" : "");
+}
+
+json_t *mf__plan_options_json(const mf__convert_options *opt) {
+    json_t *obj = json_pack("{s:i, s:b}", "group", opt->group, "also_2bit", (int)opt->also_2bit);
+#define PUT(key, field)                                                                                                \
+    if (obj) json_object_set_new(obj, key, opt->field ? json_integer(opt->field) : json_string("keep"));
+    WIDTHS(PUT)
+#undef PUT
+    return obj;
+}
+
+mf_status mf__plan_options_parse(const json_t *obj, const char *where, mf__convert_options *opt, mf_error *err) {
+    int64_t value;
+    MF__TRY(mf__json_get_int(obj, where, "group", 32, 128, &value, err));
+    opt->group = (int)value;
+    MF__TRY(mf__json_opt_bool(obj, where, "also_2bit", false, &opt->also_2bit, err));
+#define GET(key, field)                                                                                                \
+    opt->field = MF_BITS_KEEP;                                                                                         \
+    if (!json_is_string(json_object_get(obj, key))) {                                                                  \
+        MF__TRY(mf__json_get_int(obj, where, key, 2, 8, &value, err));                                                 \
+        opt->field = (int)value;                                                                                       \
+    }
+    WIDTHS(GET)
+#undef GET
+    return check_options(opt, err);
+}
+
+/* ---- forms ---- */
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && !strcmp(text + n - k, end);
+}
+
+/* Routers decide which experts run: a small error there changes everything, and they cost next to nothing. */
+static bool is_router(const char *name) {
+    return ends_with(name, ".mlp.gate.weight") || ends_with(name, ".shared_expert_gate.weight") ||
+           ends_with(name, ".router.weight") || ends_with(name, ".block_sparse_moe.gate.weight");
+}
+
+static int bits_of(const mf__convert_options *opt, const char *name) {
+    if (is_router(name)) return opt->router_bits;
+    if (!strcmp(name, "model.embed_tokens.weight")) return opt->embed_bits;
+    if (!strcmp(name, "lm_head.weight")) return opt->head_bits;
+    return opt->trunk_bits;
+}
+
+/* What a matrix becomes: the same if bits is "keep", if it has that form already, or if its rows do not split into
+ * groups; else affine with BF16 scales. */
+static mf__tensor target(const mf__source *src, int bits, int group) {
+    mf__tensor t = src->stored;
+    bool same = t.type == MF_TYPE_AFFINE && t.bits == bits && t.group == group;
+    t.n_planes = 1;
+    t.n_rows = src->n_rows;
+    t.n_cols = src->n_cols;
+    t.data = t.scales = t.biases = NULL;
+    if (bits == MF_BITS_KEEP || same || t.n_cols % group) return t;
+    t.type = MF_TYPE_AFFINE;
+    t.bits = bits;
+    t.group = group;
+    t.scale_type = MF_TYPE_BF16;
+    return t;
+}
+
+/* ---- the trunk ---- */
+
+/* Vectors become F32, with 1 added where the checkpoint stores w - 1: exact, and they are small. */
+static void plan_vector(const mf__weight_info *w, mf__plan_tensor *t) {
+    int64_t n = w->n_rows * w->n_cols;
+    if (mf__source_is_plain(&t->src)) { /* one row: shapes such as [channels][1][kernel] do not matter */
+        t->src.stored.n_rows = t->src.n_rows = 1;
+        t->src.stored.n_cols = t->src.n_cols = n;
+    }
+    t->dst = (mf__tensor){.type = MF_TYPE_F32, .n_planes = 1, .n_rows = t->src.n_rows, .n_cols = t->src.n_cols};
+    t->n_dims = w->n_rows == 1 ? 1 : 3; /* a convolution is [channels][kernel][1] */
+    t->dims[0] = w->n_rows == 1 ? n : w->n_rows;
+    t->dims[1] = w->n_cols;
+    t->dims[2] = 1;
+}
+
+static void plan_chunks(mf__plan *p, mf__plan_tensor *t) {
+    int64_t row = mf__source_bytes(&t->src) / t->src.n_rows, rows = CHUNK_BYTES / (row > 0 ? row : 1);
+    rows = rows / 256 * 256;
+    t->chunk_rows = rows > 0 ? rows : 256;
+    if (t->chunk_rows > t->src.n_rows || !mf__stage_in_pieces(&t->src)) t->chunk_rows = t->src.n_rows;
+    mf__tensor out = t->dst;
+    out.n_rows = t->chunk_rows;
+    int64_t in = (int64_t)mf__stage_room(&t->src, 0, t->chunk_rows), bytes = mf__tensor_bytes(&out);
+    if (in > p->max_in) p->max_in = in;
+    if (bytes > p->max_out) p->max_out = bytes;
+    if (t->chunk_rows > p->max_rows) p->max_rows = t->chunk_rows;
+    if (t->src.n_cols > p->max_cols) p->max_cols = t->src.n_cols;
+    p->source_bytes += mf__source_bytes(&t->src);
+    p->target_bytes += mf__tensor_bytes(&t->dst);
+}
+
+static mf_status add_tensor(void *ctx, const char *name, const mf__weight_info *w, mf_error *err) {
+    mf__plan *p = ctx;
+    mf__plan_tensor t = {.n_dims = 2};
+    MF__TRY(mf__import_trunk(&p->im, w, name, &t.src, &t.add_one, err));
+    if (w->kind == MF_WEIGHT_VECTOR)
+        plan_vector(w, &t);
+    else
+        t.dst = target(&t.src, bits_of(p->opt, name), p->opt->group);
+    plan_chunks(p, &t);
+    t.name = strdup(name);
+    mf__plan_tensor *grown = realloc(p->tensors, (size_t)(p->n_tensors + 1) * sizeof *grown);
+    if (grown) p->tensors = grown;
+    if (!grown || !t.name) {
+        free(t.name);
+        return mf__fail(err, MF_E_NOMEM, "no memory for the plan of a conversion");
+    }
+    p->tensors[p->n_tensors++] = t;
+    return MF_OK;
+}
+
+/* ---- experts ---- */
+
+bool mf__plan_layer_has_experts(const mf__plan *p, int layer) {
+    return p->bp.kinds[p->bp.kind_of[layer]].experts != NULL;
+}
+
+/* Every layer has the layout of the first one that has experts. */
+static mf_status plan_layout(const mf__plan *p, int layer, int bits, mf__expert_layout *layout, mf_error *err) {
+    memset(layout, 0, sizeof *layout);
+    for (int i = 0; i < MF_PART_COUNT; i++) {
+        mf__source src;
+        MF__TRY(mf__import_expert(&p->im, layer, 0, (mf__expert_part)i, &src, err));
+        mf__tensor dst = target(&src, bits, p->opt->group);
+        layout->part[i].type = dst.type;
+        layout->part[i].n_rows = dst.n_rows;
+        layout->part[i].n_cols = dst.n_cols;
+        layout->part[i].bits = dst.bits;
+        layout->part[i].group = dst.group;
+        layout->part[i].scale_type = dst.scale_type;
+        layout->part[i].has_bias = p->bp.config.has.expert_bias;
+        if (bits == 2 && dst.type != MF_TYPE_AFFINE)
+            return mf__fail(err, MF_E_UNSUPPORTED,
+                            "experts with rows of %lld do not split into groups of %d for 2 bits",
+                            (long long)dst.n_cols, p->opt->group);
+    }
+    return mf__expert_layout_pack(layout, MF_EXPERT_ALIGN, err);
+}
+
+/* Looks one expert up; adds its bytes. */
+static mf_status survey_expert(mf__plan *p, int layer, int expert, int64_t *room, mf_error *err) {
+    *room = 0;
+    for (int i = 0; i < MF_PART_COUNT; i++) {
+        mf__source src;
+        MF__TRY(mf__import_expert(&p->im, layer, expert, (mf__expert_part)i, &src, err));
+        if (p->layout.part[i].type != MF_TYPE_AFFINE && src.stored.type != p->layout.part[i].type)
+            return mf__fail(err, MF_E_MISMATCH, "layer %d, expert %d, %s is of type %s, the first expert of %s", layer,
+                            expert, mf__expert_part_name((mf__expert_part)i), mf__type_name(src.stored.type),
+                            mf__type_name(p->layout.part[i].type));
+        p->source_bytes += mf__source_bytes(&src);
+        *room += (int64_t)mf__stage_room(&src, 0, src.n_rows);
+        if (src.n_rows > p->max_rows) p->max_rows = src.n_rows;
+        if (src.n_cols > p->max_cols) p->max_cols = src.n_cols;
+        if (!p->layout.part[i].has_bias) continue;
+        MF__TRY(mf__import_expert_bias(&p->im, layer, expert, (mf__expert_part)i, &src, err));
+        *room += (int64_t)mf__stage_room(&src, 0, src.n_rows);
+    }
+    return MF_OK;
+}
+
+static mf_status plan_experts(mf__plan *p, mf_error *err) {
+    const mf__config *c = &p->bp.config;
+    int64_t largest = 0;
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        if (!mf__plan_layer_has_experts(p, l)) continue;
+        if (!p->has_experts) {
+            MF__TRY(plan_layout(p, l, p->opt->expert_bits, &p->layout, err));
+            if (p->opt->also_2bit) MF__TRY(plan_layout(p, l, 2, &p->second, err));
+        }
+        p->has_experts = true;
+        for (int e = 0; e < c->moe.n_experts; e++) {
+            int64_t room;
+            MF__TRY(survey_expert(p, l, e, &room, err));
+            if (room > largest) largest = room;
+        }
+        p->target_bytes += c->moe.n_experts * (p->layout.stride + p->second.stride);
+    }
+    if (!p->has_experts) return MF_OK;
+    int64_t n = CHUNK_BYTES / largest;
+    p->experts_at_once = n < 1 ? 1 : n > EXPERTS_AT_ONCE ? EXPERTS_AT_ONCE : (int)n;
+    if (p->experts_at_once * largest > p->max_in) p->max_in = p->experts_at_once * largest;
+    int64_t out = p->experts_at_once * (p->layout.stride + p->second.stride);
+    if (out > p->max_out) p->max_out = out;
+    return MF_OK;
+}
+
+/* ---- the whole ---- */
+
+static mf_status read_config(mf__plan *p, mf__config *config, mf_error *err) {
+    char *path = mf__path_join(p->src, "config.json");
+    if (!path) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
+    mf_status st = MF_OK;
+    if (!mf__path_exists(path))
+        st = mf__fail(err, MF_E_NOT_FOUND, "%s is missing: %s does not look like a model checkpoint", path, p->src);
+    if (st == MF_OK) st = mf__json_read(path, MAX_CONFIG_BYTES, &p->config, err);
+    if (st == MF_OK) st = mf__config_parse(p->config, path, config, err);
+    free(path);
+    return st;
+}
+
+mf_status mf__plan_make(const char *src, const mf__convert_options *opt, mf__plan *plan, mf_error *err) {
+    mf__config config;
+    memset(plan, 0, sizeof *plan);
+    plan->opt = opt;
+    plan->src = src;
+    MF__TRY(check_options(opt, err));
+    if (!mf__path_is_dir(src))
+        return mf__fail(err, MF_E_NOT_FOUND,
+                        "%s is not a directory; a checkpoint is a directory with config.json and safetensors files",
+                        src);
+    MF__TRY(read_config(plan, &config, err));
+    MF__TRY(mf__safetensors_open(src, &plan->cat, err));
+    mf__config_look(&config, plan->cat);
+    MF__TRY(mf__blueprint_build(&config, &plan->bp, err));
+    MF__TRY(mf__import_open(plan->cat, &plan->bp, &plan->im, err));
+    MF__TRY(mf__blueprint_each_weight(&plan->bp, add_tensor, plan, err));
+    return plan_experts(plan, err);
+}
+
+void mf__plan_close(mf__plan *plan) {
+    for (int64_t i = 0; i < plan->n_tensors; i++) free(plan->tensors[i].name);
+    free(plan->tensors);
+    mf__catalog_close(plan->cat);
+    mf__blueprint_free(&plan->bp);
+    json_decref(plan->config);
+    memset(plan, 0, sizeof *plan);
+}

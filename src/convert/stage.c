@@ -1,0 +1,129 @@
+#include "convert/stage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/direct.h"
+#include "base/hash.h"
+
+struct mf__stage {
+    const mf__catalog *cat;
+    int n_files;
+    mf__infile *files;
+};
+
+mf_status mf__stage_open(const mf__catalog *cat, mf__stage **out, mf_error *err) {
+    int n = mf__catalog_n_files(cat);
+    mf__stage *st = calloc(1, sizeof *st);
+    *out = NULL;
+    if (st) st->files = calloc((size_t)n + 1, sizeof *st->files);
+    if (!st || !st->files) {
+        free(st);
+        return mf__fail(err, MF_E_NOMEM, "no memory for the table of files");
+    }
+    st->cat = cat;
+    mf_status status = MF_OK;
+    for (; st->n_files < n && status == MF_OK; st->n_files += status == MF_OK)
+        if (mf__catalog_is_file(cat, st->n_files))
+            status = mf__infile_open(mf__catalog_file(cat, st->n_files), &st->files[st->n_files], err);
+    if (status != MF_OK)
+        mf__stage_close(st);
+    else
+        *out = st;
+    return status;
+}
+
+void mf__stage_close(mf__stage *st) {
+    if (!st) return;
+    for (int i = 0; i < st->n_files; i++) mf__infile_close(&st->files[i]);
+    free(st->files);
+    free(st);
+}
+
+void mf__stage_identity(const mf__stage *st, char text[32]) {
+    mf__hash h;
+    mf__hash_init(&h, 0);
+    for (int i = 0; i < st->n_files; i++) {
+        const mf__infile *f = &st->files[i];
+        if (!f->path) continue;
+        const char *slash = strrchr(f->path, '/'), *name = slash ? slash + 1 : f->path;
+        mf__hash_update(&h, name, strlen(name) + 1);
+        mf__hash_update(&h, &f->size, sizeof f->size);
+        mf__hash_update(&h, &f->mtime_ns, sizeof f->mtime_ns);
+    }
+    mf__hash_text(mf__hash_digest(&h), text);
+}
+
+mf_status mf__stage_unchanged(const mf__stage *st, mf_error *err) {
+    for (int i = 0; i < st->n_files; i++)
+        if (st->files[i].path) MF__TRY(mf__infile_unchanged(&st->files[i], err));
+    return MF_OK;
+}
+
+bool mf__stage_in_pieces(const mf__source *src) {
+    return !src->transposed && !src->row_of;
+}
+
+/* The stored rows that rows [begin, end) of src lie in. */
+static void stored_range(const mf__source *src, int64_t begin, int64_t end, int64_t *first, int64_t *n) {
+    if (!mf__stage_in_pieces(src)) {
+        *first = 0;
+        *n = src->stored.n_rows;
+        return;
+    }
+    *first = src->first + begin * src->step;
+    *n = end > begin ? (end - 1 - begin) * src->step + 1 : 0;
+}
+
+typedef struct piece {
+    const void **pointer; /* in the staged tensor */
+    int64_t offset, size; /* bytes from the stored tensor's start of that piece */
+} piece;
+
+/* Data, scales and biases of stored rows [first, first + n). */
+static int pieces_of(mf__tensor *t, int64_t first, int64_t n, piece out[3]) {
+    int count = 0;
+    int64_t row = mf__tensor_row_bytes(t), scale = mf__tensor_scale_bytes(t), bias = mf__tensor_bias_bytes(t);
+    out[count++] = (piece){&t->data, first * row, n * row};
+    if (scale) out[count++] = (piece){&t->scales, first * scale, n * scale};
+    if (bias && t->biases) out[count++] = (piece){&t->biases, first * bias, n * bias};
+    return count;
+}
+
+size_t mf__stage_room(const mf__source *src, int64_t begin, int64_t end) {
+    mf__tensor t = src->stored;
+    piece pieces[3];
+    int64_t first, n;
+    size_t room = 0;
+    stored_range(src, begin, end, &first, &n);
+    for (int i = 0, count = pieces_of(&t, first, n, pieces); i < count; i++) room += mf__infile_room(pieces[i].size);
+    return room;
+}
+
+static mf_status stage_piece(const mf__stage *st, const piece *p, uint8_t *buf, size_t *used, mf_error *err) {
+    const uint8_t *from = (const uint8_t *)*p->pointer + p->offset, *data;
+    int64_t offset;
+    int file = mf__catalog_where(st->cat, from, &offset);
+    if (file < 0) {
+        *p->pointer = from; /* in memory already */
+        return MF_OK;
+    }
+    MF__TRY(mf__infile_read(&st->files[file], offset, p->size, buf + *used, &data, err));
+    *p->pointer = data;
+    *used += mf__infile_room(p->size);
+    return MF_OK;
+}
+
+mf_status mf__stage_rows(const mf__stage *st, const mf__source *src, int64_t begin, int64_t end, uint8_t *buf,
+                         size_t *used, mf__source *out, mf_error *err) {
+    piece pieces[3];
+    int64_t first, n;
+    *out = *src;
+    stored_range(src, begin, end, &first, &n);
+    for (int i = 0, count = pieces_of(&out->stored, first, n, pieces); i < count; i++)
+        MF__TRY(stage_piece(st, &pieces[i], buf, used, err));
+    out->stored.n_rows = n;
+    out->n_rows = end - begin;
+    if (mf__stage_in_pieces(src)) out->first = 0;
+    return MF_OK;
+}
