@@ -1,17 +1,26 @@
 /* moeflux convert: from a published checkpoint to a native model directory. */
 #include "convert/convert.h"
 
+#include <string.h>
+
 #include "app.h"
 #include "options.h"
 #include "progress.h"
 
 typedef struct job {
     progress bar;
+    bool started;
     int64_t total;
 } job;
 
 static bool show(void *user, int64_t done, int64_t total) {
     job *j = user;
+    char have[APP_BYTES_TEXT], all[APP_BYTES_TEXT];
+    if (!j->started && done > 0)
+        app_say("going on where an earlier run stopped: %s of %s are done", app_bytes((double)done, have),
+                app_bytes((double)total, all));
+    if (!j->started) j->bar.base = done;
+    j->started = true;
     j->total = total;
     progress_show(&j->bar, done, total);
     return app_interrupted(NULL);
@@ -29,32 +38,39 @@ static int convert(const char *src, const char *dst, mf__convert_options *opt) {
     progress_end(&j.bar);
     if (st == MF_E_CANCELLED) app_say("stopped; %s was not written", dst);
     if (st != MF_OK) return app_fail(&err);
-    app_say("converted %s to %s (%s read) in %.1f s", src, dst, app_bytes((double)j.total, size),
+    app_say("converted %s to %s (%s read) in %.1f s", src, dst, app_bytes((double)(j.total - j.bar.base), size),
             app_seconds() - j.bar.start);
     return APP_OK;
 }
 
+/* One width: its option, and where it goes. */
+typedef struct width {
+    int64_t bits;
+    bool given;
+} width;
+
+#define WIDTH_ROW(option, w, text)                                                                                     \
+    { .name = option, .kind = OPT_BITS, .value = &(w).bits, .arg = "keep|N", .help = text, .given = &(w).given }
+
 int cmd_convert(int argc, char **argv) {
-    int64_t bits = MF_BITS_KEEP, experts = MF_BITS_KEEP, trunk = MF_BITS_KEEP, group = 64;
-    bool experts_given = false, trunk_given = false, verbose = false;
+    width bits = {0}, experts = {0}, trunk = {0}, embed = {0}, head = {0}, router = {0};
+    int64_t group = 64, threads = 0;
+    const char *preset = NULL;
+    bool verbose = false;
+    mf__convert_options opt;
+    mf__convert_options_init(&opt);
     opt_def defs[] = {
-        {.name = "bits",
-         .kind = OPT_BITS,
-         .value = &bits,
-         .arg = "keep|N",
-         .help = "experts and trunk: keep (default), 2, 3, 4, 5, 6 or 8"},
-        {.name = "experts",
-         .kind = OPT_BITS,
-         .value = &experts,
-         .arg = "keep|N",
-         .help = "the routed experts only",
-         .given = &experts_given},
-        {.name = "trunk",
-         .kind = OPT_BITS,
-         .value = &trunk,
-         .arg = "keep|N",
-         .help = "everything else but routers, norms and small tensors",
-         .given = &trunk_given},
+        {.name = "preset",
+         .kind = OPT_STRING,
+         .value = &preset,
+         .arg = "NAME",
+         .help = "small (all 4 bits), balanced (experts 4, the rest 8) or exact (keep)"},
+        WIDTH_ROW("bits", bits, "experts, trunk, embedding and head: keep (default), 2, 3, 4, 5, 6 or 8"),
+        WIDTH_ROW("experts", experts, "the routed experts"),
+        WIDTH_ROW("trunk", trunk, "everything else but routers, norms and small tensors"),
+        WIDTH_ROW("embed", embed, "the embedding table (default: as the trunk)"),
+        WIDTH_ROW("head", head, "the output head (default: as the trunk)"),
+        WIDTH_ROW("router", router, "routers and the gates of shared experts (default: keep)"),
         {.name = "group",
          .kind = OPT_INT,
          .value = &group,
@@ -62,17 +78,40 @@ int cmd_convert(int argc, char **argv) {
          .help = "values that share a scale: 32, 64 (default) or 128",
          .min = 32,
          .max = 128},
+        {.name = "also-2bit",
+         .kind = OPT_FLAG,
+         .value = &opt.also_2bit,
+         .help = "write the experts a second time, with 2 bits"},
+        {.name = "allow-nonfinite",
+         .kind = OPT_FLAG,
+         .value = &opt.allow_nonfinite,
+         .help = "let NaN and infinite weights pass"},
+        {.name = "restart",
+         .kind = OPT_FLAG,
+         .value = &opt.restart,
+         .help = "start over instead of going on with an interrupted conversion"},
+        {.name = "threads",
+         .kind = OPT_INT,
+         .value = &threads,
+         .arg = "N",
+         .help = "threads that quantize (default: one per processor)",
+         .min = 1,
+         .max = 1024},
         {.name = "verbose", .kind = OPT_FLAG, .value = &verbose, .help = "say what is going on (also -v)"},
     };
     opt_spec spec = {
         .usage = "convert CHECKPOINT DIR [options]",
-        .about = "Reads a checkpoint (config.json and safetensors, as published) and writes the model directory DIR,\n"
-                 "which must not exist. It is complete afterwards, or absent.",
+        .about =
+            "Reads a checkpoint (config.json and safetensors, as published) and writes the model directory DIR,\n"
+            "which must not exist. It is complete afterwards, or absent. A conversion that was interrupted leaves\n"
+            "DIR.partial, and the same command goes on from there. DIR/conversion.json tells the error of every\n"
+            "tensor that was quantized.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
         .min_words = 2,
         .max_words = 2,
-        .examples = "  moeflux convert Qwen3.6-35B-A3B qwen --experts 4 --trunk 8\n"
+        .examples = "  moeflux convert Qwen3.6-35B-A3B qwen --preset balanced\n"
+                    "  moeflux convert Qwen3.6-35B-A3B qwen --experts 4 --trunk 8 --embed 4\n"
                     "  moeflux convert Qwen3.6-35B-A3B-MLX-4bit qwen-mlx --bits keep\n",
     };
     const char *words[OPT_MAX_WORDS];
@@ -82,11 +121,18 @@ int cmd_convert(int argc, char **argv) {
         app_say("--group is %d; expected 32, 64 or 128", (int)group);
         return APP_USAGE;
     }
-    mf__convert_options opt;
-    mf__convert_options_init(&opt);
-    opt.expert_bits = (int)(experts_given ? experts : bits);
-    opt.trunk_bits = (int)(trunk_given ? trunk : bits);
+    if (preset && !mf__convert_preset(&opt, preset)) {
+        app_say("--preset is \"%s\"; expected small, balanced or exact", preset);
+        return APP_USAGE;
+    }
+    if (bits.given) opt.expert_bits = opt.trunk_bits = opt.embed_bits = opt.head_bits = (int)bits.bits;
+    if (experts.given) opt.expert_bits = (int)experts.bits;
+    if (trunk.given) opt.trunk_bits = opt.embed_bits = opt.head_bits = (int)trunk.bits;
+    if (embed.given) opt.embed_bits = (int)embed.bits;
+    if (head.given) opt.head_bits = (int)head.bits;
+    if (router.given) opt.router_bits = (int)router.bits;
     opt.group = (int)group;
+    opt.n_threads = (int)threads;
     opt.log = app_log(verbose);
     return convert(words[0], words[1], &opt);
 }

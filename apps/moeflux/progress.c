@@ -34,7 +34,7 @@ void progress_show(progress *p, int64_t done, int64_t total) {
     double now = app_seconds(), spent = now - p->start;
     if (now - p->shown < (p->terminal ? BAR_EVERY : LINE_EVERY) || total <= 0) return;
     p->shown = now;
-    double share = (double)done / (double)total, rate = spent > 0 ? (double)done / spent : 0;
+    double share = (double)done / (double)total, rate = spent > 0 ? (double)(done - p->base) / spent : 0;
     char have[APP_BYTES_TEXT], all[APP_BYTES_TEXT], speed[APP_BYTES_TEXT], left[40] = "";
     amount(p, (double)done, have);
     amount(p, (double)total, all);

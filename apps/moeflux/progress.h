@@ -10,6 +10,7 @@ typedef struct progress {
     const char *unit;
     bool terminal;
     double start, shown; /* seconds */
+    int64_t base;        /* done before the start, by an earlier run; the rate leaves it out */
     bool on_screen;      /* a bar is on the terminal's line */
 } progress;
 

@@ -85,7 +85,7 @@ static mf_status check_space(const mf__plan *plan, const char *dst, bool resumin
     if (failed || resuming) return MF_OK; /* making the directory will tell */
     double have = (double)fs.f_bavail * (double)fs.f_frsize;
     if ((double)plan->target_bytes <= have) return MF_OK;
-    return mf__fail(err, MF_E_NO_SPACE, "%s needs %.2f GB, but only %.2f GB are free there", dst,
+    return mf__fail(err, MF_E_NO_SPACE, "No space left for %s: it needs %.3f GB, and %.3f GB are free there", dst,
                     (double)plan->target_bytes * 1e-9, have * 1e-9);
 }
 

@@ -1,4 +1,5 @@
-/* Conversion from inside: stopping it at any moment leaves nothing, and the bits asked for are the bits written. */
+/* Conversion from inside: stopping it at any moment leaves no model, only what the next run goes on with; and the bits
+ * asked for are the bits written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +38,7 @@ static mf_status convert(mf__convert_options *opt, watch *w, mf_error *err) {
     return mf__convert(tiny_checkpoint, target, opt, err);
 }
 
-static void test_stopping_leaves_nothing(void **state) {
+static void test_stopping_leaves_no_model(void **state) {
     mf__convert_options opt;
     watch all = {.stop_at = -1};
     (void)state;
@@ -48,11 +49,19 @@ static void test_stopping_leaves_nothing(void **state) {
     assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
     const int when[] = {0, 1, all.calls / 2, all.calls - 1};
     for (size_t i = 0; i < sizeof when / sizeof *when; i++) {
-        watch w = {.stop_at = when[i]};
+        watch w = {.stop_at = when[i]}, rest = {.stop_at = -1};
         mf_error err = {0};
+        opt.restart = i % 2;
         assert_int_equal(convert(&opt, &w, &err), MF_E_CANCELLED);
         assert_false(mf__path_exists(target));
+        if (when[i] == 0) assert_false(mf__path_exists(partial)); /* nothing was finished */
+        if (mf__path_exists(partial)) assert_non_null(strstr(err.text, "goes on from there"));
+        opt.restart = false;
+        assert_int_equal(convert(&opt, &rest, NULL), MF_OK);
+        assert_int_equal(rest.done, rest.total);
+        assert_true(when[i] < 2 || rest.calls < all.calls);
         assert_false(mf__path_exists(partial));
+        assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
     }
 }
 
@@ -101,7 +110,7 @@ static void test_bits_are_those_asked_for(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stopping_leaves_nothing),
+        cmocka_unit_test(test_stopping_leaves_no_model),
         cmocka_unit_test(test_bits_are_those_asked_for),
     };
     if (argc != 2) return 2;
