@@ -107,6 +107,9 @@ typedef struct mf_model_options {
     const char *const *experts_dirs; /* directories with layer_NN.bin, read side by side; NULL: the model's own */
     int n_experts_dirs;
     const char *cache_dir; /* remembers how fast drives are; NULL: measured at every open that needs it */
+    /* Experts each token goes to: 1 to the model's own number, 0 for that. Fewer is faster and changes the results: it
+     * is logged as a warning, and mf_model_info tells both numbers. */
+    int experts_per_token;
     mf_log_sink log;
     /* The prompt cache, used by mf_prompt. */
     int64_t prompt_cache_ram; /* bytes of states kept in memory; 0: none */
@@ -128,7 +131,8 @@ typedef struct mf_model_info {
     int32_t n_layers;
     int32_t n_hidden;
     int32_t n_experts; /* routed experts per layer */
-    int32_t n_experts_per_token;
+    int32_t n_experts_per_token; /* in use */
+    int32_t n_experts_trained;   /* the model's own number; where it is larger, results are lossy */
     int32_t n_eos;
     int32_t eos[MF_MAX_EOS]; /* token ids that end an answer */
     int64_t trunk_bytes;     /* resident weights */

@@ -144,6 +144,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mf_model_options_init(&mo);
     mo.backend = opt->backend;
     mo.n_threads = (int)opt->threads;
+    mo.experts_per_token = (int)opt->experts_per_token;
     mo.log = app_log(opt->verbose);
     *out = NULL;
     MF__TRY(refuse_checkpoint(dir, err));

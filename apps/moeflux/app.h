@@ -32,6 +32,7 @@ int app_fail(const mf_error *err);
 typedef struct app_model_options {
     const char *backend;
     int64_t threads;
+    int64_t experts_per_token; /* 0: the model's */
     bool verbose;
 } app_model_options;
 

@@ -52,6 +52,13 @@ const char *opt_nearest(const char *name, const char *const *names, int n);
          .help = "compute threads (default: one per core)",                                                            \
          .min = 1,                                                                                                     \
          .max = 1024},                                                                                                 \
+        {.name = "experts-per-token",                                                                                  \
+         .kind = OPT_INT,                                                                                              \
+         .value = &(m).experts_per_token,                                                                              \
+         .arg = "N",                                                                                                   \
+         .help = "fewer experts per token than the model has: faster, and lossy",                                      \
+         .min = 1,                                                                                                     \
+         .max = 1024},                                                                                                 \
     {                                                                                                                  \
         .name = "verbose", .kind = OPT_FLAG, .value = &(m).verbose, .help = "say what is going on (also -v)"           \
     }

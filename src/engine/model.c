@@ -2,13 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/json.h"
 #include "base/probe.h"
 #include "engine/cache.h"
 #include "engine/internal.h"
+#include "model/native_config.h"
 
-#define MAX_CONFIG_BYTES (16 << 20)
 #define DEFAULT_CACHE_DISK ((int64_t)8 << 30)
 
 void mf_model_options_init(mf_model_options *opt) {
@@ -35,61 +33,25 @@ static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error
     return mf__backend_ref_create(m->pool, &m->be, err);
 }
 
-/* config.json, and the end tokens that generation_config.json adds. */
-static mf_status read_config(mf_model *m, mf__config *config, mf_error *err) {
-    char *path = mf__path_join(m->native.dir, "config.json");
-    char *generation = mf__path_join(m->native.dir, "generation_config.json");
-    mf_status st = MF_OK;
-    if (!path || !generation)
-        st = mf__fail(err, MF_E_NOMEM, "no memory for a path");
-    else if (!m->native.config)
-        st = mf__fail(err, MF_E_NOT_FOUND, "%s is missing: it says which model this is; copy it from the checkpoint",
-                      path);
-    else
-        st = mf__config_parse(m->native.config, path, config, err);
-    if (st == MF_OK && mf__path_exists(generation)) {
-        json_t *root = NULL;
-        st = mf__json_read(generation, MAX_CONFIG_BYTES, &root, err);
-        if (st == MF_OK) st = mf__config_add_eos(config, root, generation, err);
-        json_decref(root);
-    }
-    free(path);
-    free(generation);
-    return st;
-}
-
-/* The experts' shapes must be the config's. */
-static mf_status check_layout(const mf_model *m, mf_error *err) {
-    const mf__config *c = &m->bp.config;
-    const mf__expert_layout *l = &m->native.layout;
-    if (!m->native.has_layout)
-        return mf__fail(err, MF_E_UNSUPPORTED,
-                        "%s/model_weights.json does not describe its experts (no \"moeflux\" block)", m->native.dir);
-    if (m->native.n_experts != c->moe.n_experts)
-        return mf__fail(err, MF_E_MISMATCH, "%s: the manifest has %d experts per layer, config.json %d", m->native.dir,
-                        m->native.n_experts, c->moe.n_experts);
-    for (int p = 0; p < MF_PART_COUNT; p++) {
-        int64_t rows = p == MF_PART_DOWN ? c->n_hidden : c->moe.n_inner;
-        int64_t cols = p == MF_PART_DOWN ? c->moe.n_inner : c->n_hidden;
-        if (l->part[p].n_rows != rows || l->part[p].n_cols != cols)
-            return mf__fail(err, MF_E_MISMATCH,
-                            "%s: expert part %d is %lld x %lld in the manifest, config.json wants "
-                            "%lld x %lld",
-                            m->native.dir, p, (long long)l->part[p].n_rows, (long long)l->part[p].n_cols,
-                            (long long)rows, (long long)cols);
-    }
+/* Fewer experts per token than the model has, if the caller wants that. */
+static mf_status choose_top_k(mf_model *m, const mf_model_options *opt, mf__config *config, mf_error *err) {
+    m->info.n_experts_trained = config->moe.top_k;
+    if (!opt->experts_per_token) return MF_OK;
+    if (opt->experts_per_token < 1 || opt->experts_per_token > config->moe.top_k)
+        return mf__fail(err, MF_E_INVALID, "experts_per_token is %d, this model takes 1 to %d (0: its own number)",
+                        opt->experts_per_token, config->moe.top_k);
+    config->moe.top_k = opt->experts_per_token;
+    if (config->moe.top_k < m->info.n_experts_trained)
+        mf__log(&m->log, MF_LOG_WARN,
+                "lossy: %d experts per token instead of the %d the model was trained with; its results are not those "
+                "of the model",
+                config->moe.top_k, m->info.n_experts_trained);
     return MF_OK;
 }
 
 static mf_status open_store(mf_model *m, mf_error *err) {
     const mf__config *c = &m->bp.config;
-    MF__TRY(check_layout(m, err));
-    for (int32_t l = 0; l < c->n_layers; l++) {
-        bool wants = m->bp.kinds[m->bp.kind_of[l]].experts != NULL;
-        if (wants && !m->native.expert_files[l])
-            return mf__fail(err, MF_E_NOT_FOUND, "%s/packed_experts/layer_%02d.bin is missing", m->native.dir, l);
-    }
-    m->layout = m->native.layout;
+    MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
     mf__store_config sc = {.n_layers = c->n_layers,
                            .n_dirs = 1,
                            .files = (const char *const *)m->native.expert_files,
@@ -121,6 +83,7 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
     const char *slash = strrchr(m->native.dir, '/');
     char *name = mf__arena_strdup(&m->arena, slash ? slash + 1 : m->native.dir);
     if (!name) return mf__fail(err, MF_E_NOMEM, "no memory for the model's name");
+    int32_t trained = m->info.n_experts_trained;
     m->info = (mf_model_info){.name = name,
                               .family = c->family->name,
                               .backend = m->be->name,
@@ -130,6 +93,7 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
                               .n_hidden = c->n_hidden,
                               .n_experts = c->moe.n_experts,
                               .n_experts_per_token = c->moe.top_k,
+                              .n_experts_trained = trained,
                               .n_eos = c->n_eos};
     memcpy(m->info.eos, c->eos, sizeof c->eos);
     for (int64_t i = 0; i < mf__catalog_count(m->native.catalog); i++)
@@ -150,11 +114,8 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     m->lock_made = true;
     MF__TRY(open_backend(m, opt, err));
     MF__TRY(mf__native_open(dir, &m->native, err));
-    MF__TRY(read_config(m, &config, err));
-    if (m->native.n_layers != config.n_layers)
-        return mf__fail(err, MF_E_MISMATCH, "%s: config.json says %d layers, model_weights.json has tensors of %d", dir,
-                        config.n_layers, m->native.n_layers);
-    mf__config_look(&config, m->native.catalog);
+    MF__TRY(mf__native_config(&m->native, &config, err));
+    MF__TRY(choose_top_k(m, opt, &config, err));
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(mf__model_bind(m, err));
     MF__TRY(open_store(m, err));

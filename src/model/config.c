@@ -61,27 +61,49 @@ static mf_status unknown_type(const char *where, const char *type, mf_error *err
                     known);
 }
 
-mf_status mf__config_parse(const json_t *root, const char *where, mf__config *out, mf_error *err) {
-    memset(out, 0, sizeof *out);
-    if (!json_is_object(root))
-        return mf__fail(err, MF_E_FORMAT, "%s: expected an object, found %s", where, mf__json_type_name(root));
-    const char *type;
-    MF__TRY(mf__json_get_string(root, where, "model_type", &type, err));
-    out->family = mf__family_find(type);
-    if (!out->family) return unknown_type(where, type, err);
-    out->has = out->family->has;
-    snprintf(out->model_type, sizeof out->model_type, "%s", type);
-
+static mf_status parse(const mf__family *family, const json_t *root, const char *where, mf__config *out,
+                       mf_error *err) {
     const json_t *text = json_object_get(root, "text_config");
     char place[512];
+    out->family = family;
+    out->has = family->has;
     snprintf(place, sizeof place, "%s%s", where, text ? ": text_config" : "");
     if (!text) text = root;
     if (!json_is_object(text))
         return mf__fail(err, MF_E_FORMAT, "%s: expected an object, found %s", place, mf__json_type_name(text));
     MF__TRY(common(text, place, out, err));
-    MF__TRY(out->family->configure(text, place, out, err));
+    MF__TRY(family->configure(text, place, out, err));
     MF__TRY(add_eos(out, json_object_get(text, "eos_token_id"), place, err));
     return text == root ? MF_OK : add_eos(out, json_object_get(root, "eos_token_id"), where, err);
+}
+
+static mf_status want_object(const json_t *root, const char *where, mf_error *err) {
+    if (json_is_object(root)) return MF_OK;
+    return mf__fail(err, MF_E_FORMAT, "%s: expected an object, found %s", where, mf__json_type_name(root));
+}
+
+mf_status mf__config_parse(const json_t *root, const char *where, mf__config *out, mf_error *err) {
+    memset(out, 0, sizeof *out);
+    MF__TRY(want_object(root, where, err));
+    const char *type;
+    MF__TRY(mf__json_get_string(root, where, "model_type", &type, err));
+    const mf__family *family = mf__family_find(type);
+    if (!family) return unknown_type(where, type, err);
+    snprintf(out->model_type, sizeof out->model_type, "%s", type);
+    return parse(family, root, where, out, err);
+}
+
+mf_status mf__config_parse_as(const mf__family *family, const json_t *root, const char *where, mf__config *out,
+                              mf_error *err) {
+    memset(out, 0, sizeof *out);
+    MF__TRY(want_object(root, where, err));
+    snprintf(out->model_type, sizeof out->model_type, "%s", family->model_types[0]);
+    MF__TRY(parse(family, root, where, out, err));
+    if (!json_object_get(root, "max_position_embeddings")) out->n_ctx = family->usual_ctx;
+    if (out->n_eos) return MF_OK;
+    for (int32_t i = 0; i < family->n_usual_eos; i++)
+        if (family->usual_eos[i] < out->n_vocab) out->eos[out->n_eos++] = family->usual_eos[i];
+    return MF_OK;
 }
 
 mf_status mf__config_parse_text(const char *name, const char *json, size_t size, mf__config *out, mf_error *err) {

@@ -99,6 +99,11 @@ typedef struct mf__config {
 /* root: the parsed config.json (hyper-parameters at the top or under text_config). where begins error texts. */
 mf_status mf__config_parse(const json_t *root, const char *where, mf__config *out, mf_error *err);
 
+/* The same for a config that does not say its model_type: family is known from elsewhere. What such a config leaves
+ * out besides (the context, the end tokens) is as usual in the family. */
+mf_status mf__config_parse_as(const mf__family *family, const json_t *root, const char *where, mf__config *out,
+                              mf_error *err);
+
 /* Adds the ids of generation_config.json's eos_token_id (a number or a list) to those the config named. */
 mf_status mf__config_add_eos(mf__config *config, const json_t *generation, const char *where, mf_error *err);
 

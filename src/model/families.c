@@ -1,17 +1,34 @@
 /* The table of families. */
+#include <stdio.h>
 #include <string.h>
 
-#include "model/family.h"
+#include "model/names.h"
 
+/* Those with a witness that others have too come after the others. */
 const mf__family *const mf__families[] = {
-    &mf__qwen3_5_moe, &mf__qwen3_next, &mf__qwen3_moe,  &mf__deepseek_v3,
-    &mf__glm4_moe,    &mf__gpt_oss,    &mf__minimax_m2, NULL,
+    &mf__qwen3_5_moe, &mf__qwen3_next, &mf__deepseek_v3, &mf__glm4_moe,
+    &mf__gpt_oss,     &mf__minimax_m2, &mf__qwen3_moe,   NULL,
 };
 
 const mf__family *mf__family_find(const char *model_type) {
     for (int i = 0; mf__families[i]; i++)
         for (int k = 0; mf__families[i]->model_types[k]; k++)
             if (!strcmp(mf__families[i]->model_types[k], model_type)) return mf__families[i];
+    return NULL;
+}
+
+static bool has_witness(const mf__catalog *cat, const mf__family *family) {
+    for (int l = 0; l < MF_MAX_LAYERS; l++) {
+        char name[MF_MAX_NAME];
+        snprintf(name, sizeof name, "model.layers.%d.%s", l, family->witness);
+        if (mf__catalog_find(cat, name)) return true;
+    }
+    return false;
+}
+
+const mf__family *mf__family_guess(const mf__catalog *cat) {
+    for (int i = 0; mf__families[i]; i++)
+        if (has_witness(cat, mf__families[i])) return mf__families[i];
     return NULL;
 }
 

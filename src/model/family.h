@@ -67,6 +67,11 @@ struct mf__family {
     const char *name;
     const char *models;             /* what it is known for, for the documentation */
     const char *const *model_types; /* spellings in config.json; NULL ends */
+    /* Where no config says: a tensor that tells the family (of those that fit, the first family in the table), the
+     * context its models were made for, and the tokens that end an answer. */
+    const char *witness; /* after "model.layers.N.", in some layer */
+    int32_t usual_ctx;
+    int32_t n_usual_eos, usual_eos[2];
     mf__features has;
     /* text: the object that holds the hyper-parameters; what all families share is read already */
     mf_status (*configure)(const json_t *text, const char *where, mf__config *config, mf_error *err);
@@ -84,8 +89,9 @@ struct mf__family {
     void (*look)(mf__config *config, const mf__catalog *cat);
 };
 
-extern const mf__family *const mf__families[];             /* NULL ends */
-const mf__family *mf__family_find(const char *model_type); /* NULL when unknown */
+extern const mf__family *const mf__families[];              /* NULL ends */
+const mf__family *mf__family_find(const char *model_type);  /* NULL when unknown */
+const mf__family *mf__family_guess(const mf__catalog *cat); /* by its tensors; NULL when none fits */
 
 /* mlp.experts.#.gate_proj.weight; mlp.switch_mlp.gate_proj.weight; mlp.experts.gate_up_proj */
 extern const mf__expert_spelling *const mf__expert_spellings[];

@@ -119,6 +119,10 @@ static mf_status open_expert_file(mf__native *out, int layer, char *path, mf_err
 static mf_status open_experts(const char *dir, mf__native *out, mf_error *err) {
     bool no_memory = false;
     char *experts = locate(dir, "root", MF__EXPERTS_DIR, &no_memory);
+    if (!experts && !no_memory && !out->has_layout) {
+        experts = locate(dir, "root", MF__SECOND_DIR, &no_memory);
+        out->only_2bit = experts != NULL;
+    }
     out->expert_files = calloc((size_t)out->n_layers + 1, sizeof *out->expert_files);
     mf_status status = MF_OK;
     if (no_memory || !out->expert_files) status = mf__fail(err, MF_E_NOMEM, "no memory to open %s", dir);

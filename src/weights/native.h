@@ -28,6 +28,7 @@ typedef struct mf__native {
     bool has_layout;          /* the manifest's own "moeflux" block had one */
     int n_experts;            /* from the manifest block; 0 when absent */
     mf__expert_layout layout; /* valid when has_layout; then every expert file is long enough for n_experts */
+    bool only_2bit;           /* no layout and no packed_experts: expert_files are those of packed_experts_2bit */
     bool has_second;          /* there is a second set of experts, in packed_experts_2bit/ */
     mf__expert_layout second; /* valid when has_second; same rows and columns */
 } mf__native;

@@ -39,7 +39,7 @@ copy_of good m && edit m/config.json 's/"hidden_size": 128/"hidden_size": 64/'
 opens_not "the config has another width" 64 128
 copy_of good m && edit m/config.json 's/"qwen3_5_moe_text"/"frobnicator"/'
 opens_not "an unknown model_type" frobnicator
-copy_of good m && rm m/config.json
+copy_of good m && rm m/config.json && edit m/model_weights.json 's/"config": *{/"confog": {/'
 opens_not "no config" config.json
 copy_of good m && printf '{"eos_token_id": 100000}' >m/generation_config.json
 opens_not "an end token outside the vocabulary" generation_config.json eos_token_id
