@@ -1,0 +1,54 @@
+/* Constrained output: what a model may say next, so that the whole is valid whatever it wants to say.
+ *
+ *   JSON Schema, "any JSON", a regular expression or a grammar
+ *     --> rules: automata over bytes that call each other       mf__grammar, immutable, shareable
+ *     --> sets of stacks, discovered while text is produced      mf__constraint, one per answer
+ *     --> for each such set one bit per token, cached            mf__constraint_mask
+ *
+ * Every text that can be begun can be finished: dead ends are removed when a grammar is made. */
+#ifndef MF_TEXT_GRAMMAR_GRAMMAR_H
+#define MF_TEXT_GRAMMAR_GRAMMAR_H
+
+#include "base/json.h"
+#include "base/strbuf.h"
+#include "text/tokenizer.h"
+
+typedef struct mf__grammar mf__grammar;
+
+/* JSON Schema: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items,
+ * prefixItems, minItems, maxItems, pattern, minLength, maxLength, minimum and its kin for integers, anyOf, oneOf with
+ * alternatives that cannot both hold, allOf of one, $ref into the same schema. Properties come in the schema's order.
+ * Keywords that would be ignored are MF_E_UNSUPPORTED; those that only describe are skipped. */
+mf_status mf__grammar_from_schema(const json_t *schema, mf__grammar **out, mf_error *err);
+mf_status mf__grammar_any_json(mf__grammar **out, mf_error *err); /* an object or array */
+mf_status mf__grammar_from_regex(const char *pattern, size_t size, mf__grammar **out, mf_error *err); /* whole text */
+
+/* Rules "name ::= ...", the first tried is root: "text", [a-z], name, (...), x|y, x? x* x+ x{m,n}, # comments. */
+mf_status mf__grammar_from_rules(const char *text, size_t size, mf__grammar **out, mf_error *err);
+void mf__grammar_free(mf__grammar *g); /* NULL is fine */
+
+/* The tokens of a tokenizer by their bytes; added tokens are not among them. Immutable, shareable. */
+typedef struct mf__token_trie mf__token_trie;
+mf_status mf__token_trie_create(const mf__tokenizer *tok, mf__token_trie **out, mf_error *err);
+void mf__token_trie_free(mf__token_trie *trie);
+
+typedef struct mf__constraint mf__constraint;
+
+/* The grammar and the trie must outlive the constraint. n_vocab: length of a row of logits. eos: tokens that end the
+ * answer; they are allowed exactly when the text so far is complete. */
+mf_status mf__constraint_create(const mf__grammar *g, const mf__token_trie *trie, int32_t n_vocab, const int32_t *eos,
+                                int n_eos, mf__constraint **out, mf_error *err);
+void mf__constraint_free(mf__constraint *c);
+void mf__constraint_reset(mf__constraint *c); /* to the beginning of the text */
+
+/* The tokens that may come next: bit id % 32 of word id / 32. Valid until the next call on c. */
+mf_status mf__constraint_mask(mf__constraint *c, const uint32_t **mask, mf_error *err);
+/* Goes on by one token; MF_E_INVALID, with nothing changed, for one that may not come. */
+mf_status mf__constraint_accept(mf__constraint *c, int32_t token, mf_error *err);
+bool mf__constraint_complete(const mf__constraint *c); /* the text so far is valid as a whole */
+bool mf__constraint_ended(const mf__constraint *c);    /* an eos token was accepted, or nothing can follow */
+
+/* Appends the shortest text that completes what was said so far: for answers that run out of tokens. */
+mf_status mf__constraint_shortest(mf__constraint *c, mf__strbuf *out, mf_error *err);
+
+#endif
