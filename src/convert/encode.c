@@ -18,7 +18,8 @@ typedef struct region {
 
 bool mf__same_form(const mf__tensor *a, const mf__tensor *b) {
     return a->type == b->type && (!mf__type_has_scales(a->type) ||
-                                  (a->bits == b->bits && a->group == b->group && a->scale_type == b->scale_type));
+                                  (a->bits == b->bits && a->group == b->group && a->scale_type == b->scale_type &&
+                                   (a->block_rows == b->block_rows || b->block_rows == 1)));
 }
 
 void mf__loss_add(mf__loss *sum, const mf__loss *more) {
@@ -105,9 +106,16 @@ static void encode_row(region *r, int64_t row, float *x, float *y) {
 static void copy_row(region *r, int64_t row, float *x) {
     const mf__encode *e = r->e;
     const mf__tensor *t = &e->dst;
-    uint8_t *data = e->data + row * r->row, *scales = e->scales + row * r->scale, *biases = e->biases + row * r->bias;
-    mf__source_row_copy(e->src, row, data, scales, biases);
+    bool block = t->type == MF_TYPE_F8_BLOCK, first = !block || row % t->block_rows == 0;
+    uint8_t *data = e->data + row * r->row, *biases = e->biases + row * r->bias;
+    uint8_t *scales = e->scales + mf__tensor_scale_row(t, row) * r->scale;
+    mf__source_row_copy(e->src, row, data, first ? scales : NULL, biases); /* a block's scales are written once */
     if (e->allow_nonfinite) return;
+    if (block) {
+        mf__source_row_f32(e->src, row, x);
+        if (!all_finite(x, t->n_cols)) note_bad(r, row);
+        return;
+    }
     bool affine = t->type == MF_TYPE_AFFINE;
     if (!affine && !mf__type_is_float(t->type)) return;
     mf__tensor view = {.type = affine ? t->scale_type : t->type, .n_planes = 1, .n_rows = 1};

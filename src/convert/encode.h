@@ -32,6 +32,7 @@ typedef struct mf__encode {
 /* loss (may be NULL) gets what was added up; zero where bytes were copied. */
 mf_status mf__encode_run(const mf__encode *e, mf__pool *pool, mf__loss *loss, mf_error *err);
 
-bool mf__same_form(const mf__tensor *a, const mf__tensor *b); /* type, and width, group and scales where it has them */
+bool mf__same_form(const mf__tensor *a,
+                   const mf__tensor *b); /* of b, if a's bytes are b's: type, width, group, scales */
 
 #endif

@@ -113,12 +113,16 @@ static mf_status load(void *ctx, void *slot, bool *end, mf_error *err) {
 
 /* ---- work ---- */
 
+static int64_t scales_size(const mf__tensor *t) {
+    return mf__tensor_scale_rows(t) * mf__tensor_scale_bytes(t);
+}
+
 static mf_status work_trunk(flow *f, item *it, mf_error *err) {
     const mf__plan_tensor *t = it->tensor;
     char name[320];
     mf__tensor dst = t->dst;
     dst.n_rows = it->end - it->begin;
-    int64_t data = dst.n_rows * mf__tensor_row_bytes(&dst), scales = dst.n_rows * mf__tensor_scale_bytes(&dst);
+    int64_t data = dst.n_rows * mf__tensor_row_bytes(&dst), scales = scales_size(&dst);
     snprintf(name, sizeof name, "tensor %s", t->name);
     mf__encode e = {.name = name,
                     .src = &it->src[0],
@@ -224,10 +228,11 @@ static mf_status begin_tensor(flow *f, const mf__plan_tensor *t, mf_error *err) 
         e.dims[1] = dst.n_cols;
     }
     if (mf__type_has_scales(dst.type)) {
-        e.type = MF_TYPE_U32;
-        e.dims[1] = dst.n_cols * dst.bits / 32;
-        bits = dst.bits;
-        int64_t side = dst.n_rows * mf__tensor_scale_bytes(&dst);
+        bool f8 = dst.type == MF_TYPE_F8_BLOCK;
+        e.type = f8 ? MF_TYPE_F8_E4M3 : MF_TYPE_U32;
+        if (!f8) e.dims[1] = dst.n_cols * dst.bits / 32;
+        bits = f8 ? 0 : dst.bits;
+        int64_t side = scales_size(&dst);
         if (side > f->side_bytes) {
             free(f->scales);
             free(f->biases);
@@ -245,10 +250,11 @@ static mf_status begin_tensor(flow *f, const mf__plan_tensor *t, mf_error *err) 
 
 static mf_status end_tensor(flow *f, const mf__plan_tensor *t, bool lossy, mf_error *err) {
     mf__tensor dst = t->dst;
-    int64_t scale = dst.n_rows * mf__tensor_scale_bytes(&dst), bias = dst.n_rows * mf__tensor_bias_bytes(&dst);
-    int64_t dims[2] = {dst.n_rows, dst.group ? dst.n_cols / dst.group : 0};
+    int64_t scale = scales_size(&dst), bias = dst.n_rows * mf__tensor_bias_bytes(&dst);
+    int64_t dims[2] = {mf__tensor_scale_rows(&dst), dst.group ? (dst.n_cols + dst.group - 1) / dst.group : 0};
+    const char *scales_name = dst.type == MF_TYPE_F8_BLOCK ? ".weight_scale_inv" : ".scales";
     MF__TRY(f->sink->tensor_end(f->sink->ctx, err));
-    if (scale) MF__TRY(put_whole(f, t->name, ".scales", dst.scale_type, dims, f->scales, scale, err));
+    if (scale) MF__TRY(put_whole(f, t->name, scales_name, dst.scale_type, dims, f->scales, scale, err));
     if (bias) MF__TRY(put_whole(f, t->name, ".biases", dst.scale_type, dims, f->biases, bias, err));
     json_t *note = lossy ? mf__report_note_tensor(t->name, &t->src.stored, &dst, &f->loss) : NULL;
     return f->sink->part(f->sink->ctx, note, err);
@@ -256,12 +262,14 @@ static mf_status end_tensor(flow *f, const mf__plan_tensor *t, bool lossy, mf_er
 
 static mf_status put_trunk(flow *f, item *it, mf_error *err) {
     const mf__plan_tensor *t = it->tensor;
-    int64_t rows = it->end - it->begin, data = rows * mf__tensor_row_bytes(&t->dst);
-    int64_t scale = mf__tensor_scale_bytes(&t->dst), bias = mf__tensor_bias_bytes(&t->dst);
+    mf__tensor chunk = t->dst;
+    chunk.n_rows = it->end - it->begin;
+    int64_t rows = chunk.n_rows, data = rows * mf__tensor_row_bytes(&chunk), scales = scales_size(&chunk);
+    int64_t scale = mf__tensor_scale_bytes(&chunk), bias = mf__tensor_bias_bytes(&chunk);
     if (it->begin == 0) MF__TRY(begin_tensor(f, t, err));
     MF__TRY(f->sink->tensor_data(f->sink->ctx, it->out, data, err));
-    if (scale) memcpy(f->scales + it->begin * scale, it->out + data, (size_t)(rows * scale));
-    if (bias) memcpy(f->biases + it->begin * bias, it->out + data + rows * scale, (size_t)(rows * bias));
+    if (scale) memcpy(f->scales + mf__tensor_scale_row(&chunk, it->begin) * scale, it->out + data, (size_t)scales);
+    if (bias) memcpy(f->biases + it->begin * bias, it->out + data + scales, (size_t)(rows * bias));
     mf__loss_add(&f->loss, &it->loss[0][0]);
     return it->end == t->src.n_rows ? end_tensor(f, t, it->lossy, err) : MF_OK;
 }

@@ -14,6 +14,7 @@
 
 #define MAX_CONFIG_BYTES (64 << 20)
 #define CHUNK_BYTES ((int64_t)32 << 20) /* of source handled at once */
+#define CHUNK_ROWS 256                  /* chunks begin at multiples of it: a block of FP8 has at most so many rows */
 #define EXPERTS_AT_ONCE 64
 
 /* ---- options ---- */
@@ -119,8 +120,10 @@ static mf__tensor target(const mf__source *src, int bits, int group) {
     t.n_rows = src->n_rows;
     t.n_cols = src->n_cols;
     t.data = t.scales = t.biases = NULL;
+    if (t.type == MF_TYPE_F8_BLOCK && !mf__source_is_plain(src)) t.block_rows = 1; /* rows may leave their block */
     if (bits == MF_BITS_KEEP || same || t.n_cols % group) return t;
     t.type = MF_TYPE_AFFINE;
+    t.block_rows = 0;
     t.bits = bits;
     t.group = group;
     t.scale_type = MF_TYPE_BF16;
@@ -145,8 +148,8 @@ static void plan_vector(const mf__weight_info *w, mf__plan_tensor *t) {
 
 static void plan_chunks(mf__plan *p, mf__plan_tensor *t) {
     int64_t row = mf__source_bytes(&t->src) / t->src.n_rows, rows = CHUNK_BYTES / (row > 0 ? row : 1);
-    rows = rows / 256 * 256;
-    t->chunk_rows = rows > 0 ? rows : 256;
+    rows = rows / CHUNK_ROWS * CHUNK_ROWS;
+    t->chunk_rows = rows > 0 ? rows : CHUNK_ROWS;
     if (t->chunk_rows > t->src.n_rows || !mf__stage_in_pieces(&t->src)) t->chunk_rows = t->src.n_rows;
     mf__tensor out = t->dst;
     out.n_rows = t->chunk_rows;
@@ -197,6 +200,7 @@ static mf_status plan_layout(const mf__plan *p, int layer, int bits, mf__expert_
         layout->part[i].n_cols = dst.n_cols;
         layout->part[i].bits = dst.bits;
         layout->part[i].group = dst.group;
+        layout->part[i].block_rows = dst.block_rows;
         layout->part[i].scale_type = dst.scale_type;
         layout->part[i].has_bias = p->bp.config.has.expert_bias;
         if (bits == 2 && dst.type != MF_TYPE_AFFINE)

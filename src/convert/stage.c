@@ -61,7 +61,7 @@ mf_status mf__stage_unchanged(const mf__stage *st, mf_error *err) {
 }
 
 bool mf__stage_in_pieces(const mf__source *src) {
-    return !src->transposed && !src->row_of;
+    return !src->transposed && !src->row_of && (src->stored.type != MF_TYPE_F8_BLOCK || mf__source_is_plain(src));
 }
 
 /* The stored rows that rows [begin, end) of src lie in. */
@@ -80,12 +80,14 @@ typedef struct piece {
     int64_t offset, size; /* bytes from the stored tensor's start of that piece */
 } piece;
 
-/* Data, scales and biases of stored rows [first, first + n). */
+/* Data, scales and biases of stored rows [first, first + n); first begins a block. */
 static int pieces_of(mf__tensor *t, int64_t first, int64_t n, piece out[3]) {
     int count = 0;
     int64_t row = mf__tensor_row_bytes(t), scale = mf__tensor_scale_bytes(t), bias = mf__tensor_bias_bytes(t);
     out[count++] = (piece){&t->data, first * row, n * row};
-    if (scale) out[count++] = (piece){&t->scales, first * scale, n * scale};
+    int64_t at = scale ? mf__tensor_scale_row(t, first) : 0;
+    int64_t end = scale && n > 0 ? mf__tensor_scale_row(t, first + n - 1) + 1 : at;
+    if (scale) out[count++] = (piece){&t->scales, at * scale, (end - at) * scale};
     if (bias && t->biases) out[count++] = (piece){&t->biases, first * bias, n * bias};
     return count;
 }

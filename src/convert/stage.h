@@ -15,7 +15,8 @@ void mf__stage_close(mf__stage *st); /* NULL is fine */
 void mf__stage_identity(const mf__stage *st, char text[32]);
 mf_status mf__stage_unchanged(const mf__stage *st, mf_error *err); /* MF_E_MISMATCH names the file that changed */
 
-/* Whether rows can be staged a few at a time: not where they are columns, or in no simple order. */
+/* Whether rows can be staged a few at a time: not where they are columns, or in no simple order; and those of FP8 in
+ * blocks only from the first row of a block on. */
 bool mf__stage_in_pieces(const mf__source *src);
 /* Buffer bytes that rows [begin, end) of src need, and reading them: *out is those rows with their bytes in buf (which
  * is aligned for direct access); *used grows by what was taken. */

@@ -39,10 +39,10 @@ static mf_status bind_one(mf_model *m, const mf__weight_info *w, const char *pre
         else if (out->n_planes * out->n_rows != w->n_rows || out->n_cols != w->n_cols)
             return shape_error(w, name, out, err);
         else if (!mf__type_is_matrix(out->type))
-            return mf__fail(err, MF_E_UNSUPPORTED, "tensor %s is of type %s; F32, F16, BF16, MXFP4 or affine is needed",
-                            name, mf__type_name(out->type));
-        out->n_rows *= out->n_planes;
-        out->n_planes = 1;
+            return mf__fail(err, MF_E_UNSUPPORTED,
+                            "tensor %s is of type %s; F32, F16, BF16, MXFP4, FP8 with scales or affine is needed", name,
+                            mf__type_name(out->type));
+        if (!mf__tensor_flatten(out)) return shape_error(w, name, out, err);
     }
     if (m->be->adopt) {
         mf__tensor host = *out;

@@ -38,13 +38,16 @@ void mf__config_look(mf__config *config, const mf__catalog *cat) {
 
 static const mf__expert_spelling EACH = {
     .weight = {"mlp.experts.#.gate_proj.weight", "mlp.experts.#.up_proj.weight", "mlp.experts.#.down_proj.weight"}};
+static const mf__expert_spelling PACKED = {.weight = {"mlp.experts.#.gate_proj.weight_packed",
+                                                      "mlp.experts.#.up_proj.weight_packed",
+                                                      "mlp.experts.#.down_proj.weight_packed"}};
 static const mf__expert_spelling SWITCH = {
     .weight = {"mlp.switch_mlp.gate_proj.weight", "mlp.switch_mlp.up_proj.weight", "mlp.switch_mlp.down_proj.weight"}};
 static const mf__expert_spelling FUSED = {
     .weight = {"mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
     .fuse = MF_FUSE_HALVES};
 
-const mf__expert_spelling *const mf__expert_spellings[] = {&EACH, &SWITCH, &FUSED, NULL};
+const mf__expert_spelling *const mf__expert_spellings[] = {&EACH, &SWITCH, &FUSED, &PACKED, NULL};
 
 const char *const mf__zero_centred_norms[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
                                               ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",

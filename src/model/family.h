@@ -55,7 +55,8 @@ typedef enum mf__fuse {
 } mf__fuse;
 
 /* One way to name and lay out the experts. Names come after "model.layers.N."; # stands for the expert's number, and
- * a name without it is a tensor of all experts. A name that ends in _blocks is MXFP4, with _scales beside it. */
+ * a name without it is a tensor of all experts. A name that ends in _blocks is MXFP4, with _scales beside it; one that
+ * ends in _packed is 4-bit integers, with _scale beside it. */
 typedef struct mf__expert_spelling {
     const char *weight[MF_PART_COUNT];
     const char *bias[MF_PART_COUNT]; /* NULL unless the family's experts have biases */
@@ -93,7 +94,8 @@ extern const mf__family *const mf__families[];              /* NULL ends */
 const mf__family *mf__family_find(const char *model_type);  /* NULL when unknown */
 const mf__family *mf__family_guess(const mf__catalog *cat); /* by its tensors; NULL when none fits */
 
-/* mlp.experts.#.gate_proj.weight; mlp.switch_mlp.gate_proj.weight; mlp.experts.gate_up_proj */
+/* mlp.experts.#.gate_proj.weight; mlp.switch_mlp.gate_proj.weight; mlp.experts.gate_up_proj;
+ * mlp.experts.#.gate_proj.weight_packed */
 extern const mf__expert_spelling *const mf__expert_spellings[];
 /* The norms that Qwen's hybrid models store as w - 1. */
 extern const char *const mf__zero_centred_norms[];

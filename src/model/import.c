@@ -86,8 +86,12 @@ mf_status mf__import_trunk(const mf__import *im, const mf__weight_info *w, const
                         "tensor %s is %s with the shape %lld x %lld x %lld, config.json wants %lld x %lld", spelt,
                         mf__type_name(t.type), (long long)t.n_planes, (long long)t.n_rows, (long long)t.n_cols,
                         (long long)w->n_rows, (long long)w->n_cols);
-    t.n_rows *= t.n_planes;
-    t.n_planes = 1;
+    if (w->kind == MF_WEIGHT_MATRIX && !mf__type_is_matrix(t.type))
+        return mf__fail(err, MF_E_UNSUPPORTED, "tensor %s is of type %s%s", spelt, mf__type_name(t.type),
+                        t.type == MF_TYPE_F8_E4M3 ? " and has no _scale_inv beside it, which says what it is worth"
+                                                  : ", which a matrix cannot have");
+    if (!mf__tensor_flatten(&t))
+        return mf__fail(err, MF_E_UNSUPPORTED, "tensor %s is a stack of FP8 matrices with incomplete blocks", spelt);
     *out = mf__source_plain(&t);
     return MF_OK;
 }

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "quant/affine.h"
+
 mf__source mf__source_plain(const mf__tensor *stored) {
     return (mf__source){.stored = *stored, .n_rows = stored->n_rows, .n_cols = stored->n_cols, .step = 1};
 }
@@ -56,6 +58,12 @@ void mf__source_row_copy(const mf__source *s, int64_t row, void *data, void *sca
         return;
     }
     memcpy(data, (const uint8_t *)t->data + at * bytes, (size_t)bytes);
-    if (scale_bytes) memcpy(scales, (const uint8_t *)t->scales + at * scale_bytes, (size_t)scale_bytes);
-    if (bias_bytes) memcpy(biases, (const uint8_t *)t->biases + at * bias_bytes, (size_t)bias_bytes);
+    if (!scale_bytes) return;
+    const uint8_t *from = (const uint8_t *)t->scales + mf__tensor_scale_row(t, at) * scale_bytes;
+    if (scales) memcpy(scales, from, (size_t)scale_bytes);
+    if (!bias_bytes) return;
+    if (t->biases)
+        memcpy(biases, (const uint8_t *)t->biases + at * bias_bytes, (size_t)bias_bytes);
+    else
+        mf__affine_centre(from, t->scale_type, t->n_cols / t->group, t->bits, biases);
 }

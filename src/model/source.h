@@ -19,7 +19,8 @@ mf__source mf__source_plain(const mf__tensor *stored);
 bool mf__source_is_plain(const mf__source *s); /* all rows in the stored order: its bytes can be copied whole */
 int64_t mf__source_bytes(const mf__source *s); /* of the rows it takes, as stored */
 
-/* One row decoded; or as stored, its scales and biases (if the type has them) apart. */
+/* One row decoded; or as stored, its scales and biases (if the type has them) apart. Biases that the stored matrix
+ * leaves out are written out; the scales of a row are those of its block, and scales may be NULL. */
 void mf__source_row_f32(const mf__source *s, int64_t row, float *out);
 void mf__source_row_copy(const mf__source *s, int64_t row, void *data, void *scales, void *biases);
 

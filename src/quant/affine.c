@@ -40,7 +40,7 @@ static inline uint64_t load_pack(const uint8_t *p, int bits) {
     return bits & 1 ? u64 | (uint64_t)p[bits - 1] << (bits - 1) * 8 : u64;
 }
 
-static float load_scale(const void *base, mf__type type, int64_t i) {
+float mf__affine_scale(const void *base, mf__type type, int64_t i) {
     uint16_t h;
     float f;
     if (type == MF_TYPE_F32) {
@@ -75,7 +75,8 @@ void mf__affine_decode_row(const void *codes, const void *scales, const void *bi
                            int64_t n_cols, int bits, int group, float *out) {
     const uint8_t *p = codes;
     for (int64_t g = 0; g < n_cols / group; g++) {
-        float scale = load_scale(scales, scale_type, g), bias = load_scale(biases, scale_type, g);
+        float scale = mf__affine_scale(scales, scale_type, g);
+        float bias = biases ? mf__affine_scale(biases, scale_type, g) : -(float)(1 << (bits - 1)) * scale;
         switch (bits) {
         case 2: decode_group(p, 2, group, scale, bias, out); break;
         case 3: decode_group(p, 3, group, scale, bias, out); break;
@@ -88,6 +89,11 @@ void mf__affine_decode_row(const void *codes, const void *scales, const void *bi
         p += group / 8 * bits;
         out += group;
     }
+}
+
+void mf__affine_centre(const void *scales, mf__type scale_type, int64_t n, int bits, void *biases) {
+    for (int64_t i = 0; i < n; i++)
+        store_scale(biases, scale_type, i, -(float)(1 << (bits - 1)) * mf__affine_scale(scales, scale_type, i));
 }
 
 void mf__affine_codes_row(const void *codes, int64_t n_cols, int bits, uint8_t *out) {
@@ -137,8 +143,9 @@ void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, 
         choose_scale(x, group, bits, &scale, &bias);
         store_scale(scales, scale_type, g, scale);
         store_scale(biases, scale_type, g, bias);
-        scale = load_scale(scales, scale_type, g); /* what a reader will multiply with: the codes are nearest to that */
-        bias = load_scale(biases, scale_type, g);
+        scale = mf__affine_scale(scales, scale_type,
+                                 g); /* what a reader will multiply with: the codes are nearest to that */
+        bias = mf__affine_scale(biases, scale_type, g);
         for (int i = 0; i < group; i += PACK, p += bits) {
             uint64_t word = 0;
             for (int k = 0; k < PACK; k++) word |= code_of(x[i + k], scale, bias, max_code) << (bits * k);

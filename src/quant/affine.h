@@ -16,10 +16,16 @@ bool mf__affine_group_ok(int group); /* 32 64 128 */
 void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *codes,
                            void *scales, void *biases);
 
-/* Decodes one row: (float)code * scale + bias, the product rounded before the sum. Any alignment. What
- * mf__tensor_row_f32 calls for AFFINE. */
+/* Decodes one row: (float)code * scale + bias, the product rounded before the sum. Any alignment. biases may be NULL:
+ * see mf__affine_centre. What mf__tensor_row_f32 calls for AFFINE. */
 void mf__affine_decode_row(const void *codes, const void *scales, const void *biases, mf__type scale_type,
                            int64_t n_cols, int bits, int group, float *out);
+
+/* The biases of codes that are centred on zero, -2^(bits - 1) * scale for each of n scales, in the scales' own type:
+ * exact, since it is a power of two (unless the scale is within a factor of 128 of the type's largest value). */
+void mf__affine_centre(const void *scales, mf__type scale_type, int64_t n, int bits, void *biases);
+
+float mf__affine_scale(const void *scales, mf__type scale_type, int64_t i); /* element i; any alignment */
 
 /* The raw codes of one row, for tests and kernels' checks. */
 void mf__affine_codes_row(const void *codes, int64_t n_cols, int bits, uint8_t *out);

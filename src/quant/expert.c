@@ -6,6 +6,7 @@
 /* Far above any real expert, far below what could overflow in the products below. */
 #define MAX_DIM ((int64_t)1 << 28)
 #define MAX_STRIDE ((int64_t)1 << 46)
+#define MAX_BLOCK (1 << 16)
 #define BIAS_ALIGN 64
 
 const char *mf__expert_part_name(mf__expert_part part) {
@@ -21,7 +22,7 @@ typedef struct sizes {
 static sizes part_sizes(const mf__expert_layout *layout, int i) {
     mf__tensor view = mf__expert_view(layout, (mf__expert_part)i, NULL);
     return (sizes){.data = view.n_rows * mf__tensor_row_bytes(&view),
-                   .scales = view.n_rows * mf__tensor_scale_bytes(&view),
+                   .scales = mf__tensor_scale_rows(&view) * mf__tensor_scale_bytes(&view),
                    .biases = view.n_rows * mf__tensor_bias_bytes(&view)};
 }
 
@@ -44,10 +45,20 @@ static mf_status check_part(const mf__expert_layout *layout, int i, mf_status st
                         "of %d with U8",
                         name, (long long)cols, group, mf__type_name(scale_type), MF_MXFP4_GROUP);
     }
+    if (type == MF_TYPE_F8_BLOCK) {
+        int block_rows = layout->part[i].block_rows;
+        if (group > 0 && group <= MAX_BLOCK && block_rows > 0 && block_rows <= MAX_BLOCK &&
+            mf__type_is_float(scale_type))
+            return MF_OK;
+        return mf__fail(err, status,
+                        "expert part %s: F8 blocks of %d x %d with scales of type %s, expected 1 to %d rows and "
+                        "columns, and BF16, F16 or F32",
+                        name, block_rows, group, mf__type_name(scale_type), MAX_BLOCK);
+    }
     if (type != MF_TYPE_AFFINE) {
         if (mf__type_is_float(type)) return MF_OK;
-        return mf__fail(err, status, "expert part %s: type %s, expected AFFINE, MXFP4, BF16, F16 or F32", name,
-                        mf__type_name(type));
+        return mf__fail(err, status, "expert part %s: type %s, expected AFFINE, MXFP4, F8_BLOCK, BF16, F16 or F32",
+                        name, mf__type_name(type));
     }
     if (!mf__affine_bits_ok(bits))
         return mf__fail(err, status, "expert part %s: %d bits, expected 2, 3, 4, 5, 6 or 8", name, bits);
@@ -130,6 +141,7 @@ mf__tensor mf__expert_view(const mf__expert_layout *layout, mf__expert_part part
     if (!mf__type_has_scales(t.type)) return t;
     t.bits = layout->part[part].bits;
     t.group = layout->part[part].group;
+    t.block_rows = layout->part[part].block_rows;
     t.scale_type = layout->part[part].scale_type;
     t.scales = base ? base + layout->part[part].scales_off : NULL;
     if (t.type == MF_TYPE_AFFINE) t.biases = base ? base + layout->part[part].biases_off : NULL;

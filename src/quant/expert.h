@@ -15,7 +15,7 @@ typedef struct mf__expert_layout {
     struct {
         mf__type type;
         int64_t n_rows, n_cols;
-        int bits, group;
+        int bits, group, block_rows;
         mf__type scale_type;
         int64_t data_off, scales_off, biases_off;
         bool has_bias;    /* a vector of n_rows F32 values is added to the product */

@@ -38,7 +38,7 @@ bool mf__type_is_float(mf__type type) {
 }
 
 bool mf__type_has_scales(mf__type type) {
-    return type == MF_TYPE_AFFINE || type == MF_TYPE_MXFP4;
+    return type == MF_TYPE_AFFINE || type == MF_TYPE_MXFP4 || type == MF_TYPE_F8_BLOCK;
 }
 
 bool mf__type_is_matrix(mf__type type) {
@@ -51,7 +51,16 @@ int64_t mf__tensor_row_bytes(const mf__tensor *t) {
 }
 
 int64_t mf__tensor_scale_bytes(const mf__tensor *t) {
-    return mf__type_has_scales(t->type) ? t->n_cols / t->group * (mf__type_bits(t->scale_type) / 8) : 0;
+    if (!mf__type_has_scales(t->type)) return 0;
+    return (t->n_cols + t->group - 1) / t->group * (mf__type_bits(t->scale_type) / 8);
+}
+
+int64_t mf__tensor_scale_rows(const mf__tensor *t) {
+    return t->n_rows > 0 ? mf__tensor_scale_row(t, t->n_rows - 1) + 1 : 0;
+}
+
+int64_t mf__tensor_scale_row(const mf__tensor *t, int64_t row) {
+    return t->type == MF_TYPE_F8_BLOCK ? row / t->block_rows : row;
 }
 
 int64_t mf__tensor_bias_bytes(const mf__tensor *t) {
@@ -59,22 +68,40 @@ int64_t mf__tensor_bias_bytes(const mf__tensor *t) {
 }
 
 int64_t mf__tensor_bytes(const mf__tensor *t) {
-    return t->n_planes * t->n_rows * (mf__tensor_row_bytes(t) + mf__tensor_scale_bytes(t) + mf__tensor_bias_bytes(t));
+    return t->n_planes * (t->n_rows * (mf__tensor_row_bytes(t) + mf__tensor_bias_bytes(t)) +
+                          mf__tensor_scale_rows(t) * mf__tensor_scale_bytes(t));
 }
 
-/* The same tensor, seen from `rows` rows further on. */
-static mf__tensor advance(const mf__tensor *t, int64_t rows) {
+/* The same tensor, seen from `rows` rows and `scale_rows` rows of scales further on. */
+static mf__tensor advance(const mf__tensor *t, int64_t rows, int64_t scale_rows) {
     mf__tensor view = *t;
     view.data = (const uint8_t *)t->data + rows * mf__tensor_row_bytes(t);
-    if (mf__type_has_scales(t->type)) view.scales = (const uint8_t *)t->scales + rows * mf__tensor_scale_bytes(t);
-    if (t->type == MF_TYPE_AFFINE) view.biases = (const uint8_t *)t->biases + rows * mf__tensor_bias_bytes(t);
+    if (mf__type_has_scales(t->type)) view.scales = (const uint8_t *)t->scales + scale_rows * mf__tensor_scale_bytes(t);
+    if (t->biases) view.biases = (const uint8_t *)t->biases + rows * mf__tensor_bias_bytes(t);
     return view;
 }
 
 mf__tensor mf__tensor_plane(const mf__tensor *t, int64_t plane) {
-    mf__tensor view = advance(t, plane * t->n_rows);
+    mf__tensor view = advance(t, plane * t->n_rows, plane * mf__tensor_scale_rows(t));
     view.n_planes = 1;
     return view;
+}
+
+bool mf__tensor_flatten(mf__tensor *t) {
+    if (t->n_planes > 1 && t->type == MF_TYPE_F8_BLOCK && t->n_rows % t->block_rows) return false;
+    t->n_rows *= t->n_planes;
+    t->n_planes = 1;
+    return true;
+}
+
+/* value = code * scale of its block */
+static void f8_block_row(const uint8_t *codes, const void *scales, mf__type scale_type, int64_t n, int group,
+                         float *out) {
+    for (int64_t g = 0; g * group < n; g++) {
+        float scale = mf__affine_scale(scales, scale_type, g);
+        int64_t end = (g + 1) * group < n ? (g + 1) * group : n;
+        for (int64_t i = g * group; i < end; i++) out[i] = mf__f8_e4m3_to_f32(codes[i]) * scale;
+    }
 }
 
 /* out[i] = expr for every stored element v of C type `type`; memcpy because mapped tensors have any alignment. */
@@ -87,7 +114,7 @@ mf__tensor mf__tensor_plane(const mf__tensor *t, int64_t plane) {
     break
 
 void mf__tensor_row_f32(const mf__tensor *t, int64_t row, float *out) {
-    const mf__tensor r = advance(t, row);
+    const mf__tensor r = advance(t, row, mf__tensor_scale_row(t, row));
     const uint8_t *p = r.data;
     const int64_t n = r.n_cols;
     switch (r.type) {
@@ -108,6 +135,7 @@ void mf__tensor_row_f32(const mf__tensor *t, int64_t row, float *out) {
     case MF_TYPE_BOOL: EACH(uint8_t, v ? 1.0f : 0.0f);
     case MF_TYPE_AFFINE: mf__affine_decode_row(p, r.scales, r.biases, r.scale_type, n, r.bits, r.group, out); break;
     case MF_TYPE_MXFP4: mf__mxfp4_decode_row(p, r.scales, n, out); break;
+    case MF_TYPE_F8_BLOCK: f8_block_row(p, r.scales, r.scale_type, n, r.group, out); break;
     case MF_TYPE_COUNT: break;
     }
 }

@@ -21,8 +21,9 @@
     X(U16, "U16", 16)                                                                                                  \
     X(U8, "U8", 8)                                                                                                     \
     X(BOOL, "BOOL", 8)                                                                                                 \
-    X(AFFINE, "AFFINE", 0) /* MLX groups: codes (U32 words), scales, biases; bits and group are in the tensor */       \
-    X(MXFP4, "MXFP4", 4)   /* E2M1 codes, two to a byte, low first; one E8M0 scale byte for 32 of them */
+    X(AFFINE, "AFFINE", 0)     /* MLX groups: codes (U32 words), scales, biases; bits and group are in the tensor */   \
+    X(MXFP4, "MXFP4", 4)       /* E2M1 codes, two to a byte, low first; one E8M0 scale byte for 32 of them */          \
+    X(F8_BLOCK, "F8_BLOCK", 8) /* F8_E4M3 codes; one scale for each block of block_rows x group of them */
 
 typedef enum mf__type {
 #define ENUM(id, name, bits) MF_TYPE_##id,
@@ -35,34 +36,39 @@ const char *mf__type_name(mf__type type);
 bool mf__type_parse(const char *name, mf__type *out); /* false for unknown names and for types with scales */
 int mf__type_bits(mf__type type);                     /* 0 for AFFINE */
 bool mf__type_is_float(mf__type type);                /* F32, F16, BF16: what a backend reads directly */
-bool mf__type_has_scales(mf__type type);              /* AFFINE, MXFP4: more than one piece, never one stored entry */
-bool mf__type_is_matrix(mf__type type);               /* what a matrix of a model may be: the floats, AFFINE, MXFP4 */
+bool mf__type_has_scales(mf__type type);              /* AFFINE, MXFP4, F8_BLOCK: more than one piece */
+bool mf__type_is_matrix(mf__type type);               /* what a model's matrix may be: float or with scales */
 
 #define MF_MXFP4_GROUP 32
 
 #define MF_MAX_DIMS 6
 
 /* A borrowed, read-only matrix (or vector: n_rows 1; or stack: n_planes > 1) as a backend sees it.
- * Rows are contiguous; AFFINE keeps its three parts, MXFP4 its two. Nothing here owns memory. */
+ * Rows are contiguous; AFFINE keeps its three parts, MXFP4 and F8_BLOCK their two. Nothing here owns memory. */
 typedef struct mf__tensor {
     mf__type type;
     int64_t n_planes; /* experts or heads stacked; 1 for a plain matrix */
     int64_t n_rows;   /* output dimension */
     int64_t n_cols;   /* input dimension, in logical elements */
     const void *data; /* [n_planes][n_rows][row bytes] */
-    /* AFFINE and MXFP4 only */
-    int bits;            /* 2, 3, 4, 5, 6, 8; MXFP4: 4 */
-    int group;           /* 32, 64, 128; MXFP4: 32 */
+    /* types with scales only */
+    int bits;            /* 2, 3, 4, 5, 6, 8; MXFP4: 4; F8_BLOCK: 8 */
+    int group;           /* 32, 64, 128; MXFP4: 32; F8_BLOCK: columns of a block, the last of which may be cut off */
+    int block_rows;      /* F8_BLOCK: rows of a block, the last of which may be cut off; else 0 */
     mf__type scale_type; /* F32, F16, BF16: of scales and biases; MXFP4: U8 */
-    const void *scales;  /* [n_planes][n_rows][n_cols / group] */
-    const void *biases;  /* same; MXFP4: NULL */
+    const void *scales;  /* [n_planes][scale rows][n_cols / group, rounded up] */
+    const void *biases;  /* AFFINE: as scales, or NULL: -2^(bits - 1) * scale, which centres the codes on zero */
 } mf__tensor;
 
 int64_t mf__tensor_row_bytes(const mf__tensor *t);               /* of data, one row */
 int64_t mf__tensor_scale_bytes(const mf__tensor *t);             /* of scales, one row; 0 where there are none */
+int64_t mf__tensor_scale_rows(const mf__tensor *t);              /* rows of scales of one plane */
+int64_t mf__tensor_scale_row(const mf__tensor *t, int64_t row);  /* which of them is row's */
 int64_t mf__tensor_bias_bytes(const mf__tensor *t);              /* of biases, one row; 0 where there are none */
 int64_t mf__tensor_bytes(const mf__tensor *t);                   /* data + scales + biases */
 mf__tensor mf__tensor_plane(const mf__tensor *t, int64_t plane); /* a view of one matrix of the stack */
+/* The stack as one matrix, plane below plane. False where blocks that are cut off at a plane's end forbid it. */
+bool mf__tensor_flatten(mf__tensor *t);
 
 /* Decodes one row (of plane 0) into n_cols floats. The definition of every type's value. */
 void mf__tensor_row_f32(const mf__tensor *t, int64_t row, float *out);

@@ -33,6 +33,8 @@ int mf__catalog_where(const mf__catalog *cat, const void *p, int64_t *offset);
 /* The logical tensor called name ("….q_proj.weight", "….A_log"): where NAME ends in ".weight", is U32 and has .scales
  * and .biases beside it, an AFFINE view with bits and group inferred from the shapes, given the logical n_cols
  * (0: unknown, then group is taken as 64 or, failing that, whatever makes the shapes agree).
+ * F8_E4M3 with NAME_scale_inv beside it becomes F8_BLOCK; I32 called X_packed with X_scale beside it, AFFINE of 4 bits
+ * without biases.
  * 1-D entries become n_rows 1; 3-D ones n_planes. Anything above 3 dimensions is flattened into planes.
  * MF_E_NOT_FOUND names the tensor; MF_E_MISMATCH tells both shapes. */
 mf_status mf__catalog_tensor(const mf__catalog *cat, const char *name, int64_t n_cols, mf__tensor *out, mf_error *err);

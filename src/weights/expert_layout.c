@@ -5,8 +5,8 @@
  *       "data": 0, "scales": 524288, "biases": 557056}, ... "up" ... "down" ...]}
  *
  * data, scales and biases are offsets in the blob. Plain types have dtype, rows, cols and data only; MXFP4 has scales
- * (one byte for 32 values) as well. "bias", where a part has it, is the offset of a vector of rows F32 values that is
- * added to the product. */
+ * (one byte for 32 values) as well, F8_BLOCK scales, scale_dtype and the size of a block, block_rows x group. "bias",
+ * where a part has it, is the offset of a vector of rows F32 values that is added to the product. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,9 +23,22 @@ static mf_status get_type(const char *where, const json_t *obj, const char *key,
         *out = MF_TYPE_AFFINE;
     else if (matrix && strcmp(text, mf__type_name(MF_TYPE_MXFP4)) == 0)
         *out = MF_TYPE_MXFP4;
+    else if (matrix && strcmp(text, mf__type_name(MF_TYPE_F8_BLOCK)) == 0)
+        *out = MF_TYPE_F8_BLOCK;
     else if (!mf__type_parse(text, out))
         return mf__fail(err, MF_E_UNSUPPORTED, "%s: %s \"%.40s\" is not known", where, key, text);
     return MF_OK;
+}
+
+static mf_status read_f8_block(const char *where, const json_t *obj, mf__expert_layout *layout, int i, mf_error *err) {
+    int64_t group, rows;
+    MF__TRY(mf__json_get_int(obj, where, "group", 1, INT32_MAX, &group, err));
+    MF__TRY(mf__json_get_int(obj, where, "block_rows", 1, INT32_MAX, &rows, err));
+    layout->part[i].bits = 8;
+    layout->part[i].group = (int)group;
+    layout->part[i].block_rows = (int)rows;
+    MF__TRY(get_type(where, obj, "scale_dtype", false, &layout->part[i].scale_type, err));
+    return mf__json_get_int(obj, where, "scales", 0, BIG, &layout->part[i].scales_off, err);
 }
 
 static mf_status read_part(const char *where, const json_t *obj, mf__expert_layout *layout, int i, mf_error *err) {
@@ -42,6 +55,7 @@ static mf_status read_part(const char *where, const json_t *obj, mf__expert_layo
         layout->part[i].scale_type = MF_TYPE_U8;
         return mf__json_get_int(obj, where, "scales", 0, BIG, &layout->part[i].scales_off, err);
     }
+    if (layout->part[i].type == MF_TYPE_F8_BLOCK) return read_f8_block(where, obj, layout, i, err);
     if (layout->part[i].type != MF_TYPE_AFFINE) return MF_OK;
     MF__TRY(mf__json_get_int(obj, where, "bits", 2, 8, &bits, err));
     MF__TRY(mf__json_get_int(obj, where, "group", 32, 128, &group, err));
@@ -98,6 +112,10 @@ static json_t *part_offsets(const mf__expert_layout *layout, int i) {
                          "biases", (json_int_t)layout->part[i].biases_off);
     else if (layout->part[i].type == MF_TYPE_MXFP4)
         rest = json_pack("{s:I, s:I}", "data", data, "scales", scales);
+    else if (layout->part[i].type == MF_TYPE_F8_BLOCK)
+        rest = json_pack("{s:i, s:i, s:s, s:I, s:I}", "block_rows", layout->part[i].block_rows, "group",
+                         layout->part[i].group, "scale_dtype", mf__type_name(layout->part[i].scale_type), "data", data,
+                         "scales", scales);
     else
         rest = json_pack("{s:I}", "data", data);
     if (rest && layout->part[i].has_bias &&

@@ -5,7 +5,8 @@
  *   X.biases  the same                   groups = cols / group
  *
  * Neither bits nor group is stored: with cols known the shapes give both. U8 scales without biases, one for 32 values
- * of 4 bits, are MXFP4. */
+ * of 4 bits, are MXFP4. FP8 with a scale for each block, and 4-bit integers packed in I32, are put together here too.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "weights/catalog_build.h"
 
 #define WEIGHT ".weight"
+#define PACKED "_packed"
 
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
@@ -121,6 +123,66 @@ static mf_status affine_view(const mf__catalog *cat, const mf__entry *weight, in
     return MF_OK;
 }
 
+/* The block size along an axis of n values in n_blocks blocks. Powers of two are never in doubt: two of them give the
+ * same number of blocks only when that is one, which means the same. 0 when none fits. */
+static int block_size(int64_t n, int64_t n_blocks) {
+    static const int sizes[] = {128, 64, 32, 16, 256, 1};
+    for (size_t i = 0; i < MF__COUNT(sizes); i++)
+        if ((n + sizes[i] - 1) / sizes[i] == n_blocks) return sizes[i];
+    return 0;
+}
+
+/* X F8_E4M3 [..., rows, cols] with X_scale_inv [..., blocks of rows, blocks of cols]; the value is the code times the
+ * scale of its block, whatever "inv" says. */
+static mf_status f8_block_view(const mf__catalog *cat, const mf__entry *e, const mf__entry *scales, mf__tensor *out,
+                               mf_error *err) {
+    char w[MF__SHAPE_TEXT], s[MF__SHAPE_TEXT];
+    int n = e->n_dims;
+    bool ok = n >= 2 && scales->n_dims == n && mf__type_is_float(scales->type);
+    for (int i = 0; ok && i < n - 2; i++) ok = e->dims[i] == scales->dims[i];
+    *out = plain_view(e);
+    out->type = MF_TYPE_F8_BLOCK;
+    out->bits = 8;
+    out->block_rows = ok ? block_size(e->dims[n - 2], scales->dims[n - 2]) : 0;
+    out->group = ok ? block_size(e->dims[n - 1], scales->dims[n - 1]) : 0;
+    out->scale_type = scales->type;
+    out->scales = scales->data;
+    if (out->block_rows && out->group) return MF_OK;
+    return mf__fail(err, MF_E_MISMATCH,
+                    "%s: tensor %s %s with scales %s of type %s: these are no blocks of 16, 32, 64, 128 or 256",
+                    mf__catalog_file(cat, e->file), e->name, mf__entry_shape(e, w), mf__entry_shape(scales, s),
+                    mf__type_name(scales->type));
+}
+
+/* X_packed I32 [rows, cols / 8], X_scale [rows, groups], X_shape: 4-bit codes around 8, lowest bits first. What
+ * compressed-tensors calls "pack-quantized", symmetric. The codes are those of an affine tensor with no biases. */
+static mf_status packed_view(const mf__catalog *cat, const mf__entry *e, int64_t n_cols, mf__tensor *out,
+                             mf_error *err) {
+    char name[MF__NAME_MAX + 16], w[MF__SHAPE_TEXT], s[MF__SHAPE_TEXT] = "missing";
+    snprintf(name, sizeof name, "%.*s_scale", (int)(strlen(e->name) - strlen(PACKED)), e->name);
+    const mf__entry *scales = mf__catalog_find(cat, name);
+    int64_t groups = scales && scales->n_dims == 2 ? scales->dims[1] : 0;
+    int64_t cols = e->n_dims == 2 ? e->dims[1] * 8 : 0, group = groups > 0 ? cols / groups : 0;
+    bool ok = groups > 0 && scales->dims[0] == e->dims[0] && cols % groups == 0 && group <= 128 &&
+              mf__affine_group_ok((int)group) && mf__type_is_float(scales->type) && (!n_cols || n_cols == cols);
+    if (!ok)
+        return mf__fail(err, MF_E_MISMATCH,
+                        "%s: tensor %s %s with scales %s is no 4-bit matrix of %" PRId64
+                        " columns (0: any) in groups of 32, 64 or 128",
+                        mf__catalog_file(cat, e->file), e->name, mf__entry_shape(e, w),
+                        scales ? mf__entry_shape(scales, s) : s, n_cols);
+    *out = (mf__tensor){.type = MF_TYPE_AFFINE,
+                        .n_planes = 1,
+                        .n_rows = e->dims[0],
+                        .n_cols = cols,
+                        .data = e->data,
+                        .bits = 4,
+                        .group = (int)group,
+                        .scale_type = scales->type,
+                        .scales = scales->data};
+    return MF_OK;
+}
+
 mf_status mf__catalog_tensor(const mf__catalog *cat, const char *name, int64_t n_cols, mf__tensor *out, mf_error *err) {
     const mf__entry *e = mf__catalog_find(cat, name);
     if (!e) {
@@ -130,7 +192,14 @@ mf_status mf__catalog_tensor(const mf__catalog *cat, const char *name, int64_t n
                         n > 1 ? " and the files beside it" : "");
     }
     if (e->type == MF_TYPE_U32 && ends_with(name, WEIGHT)) return affine_view(cat, e, n_cols, out, err);
+    if (e->type == MF_TYPE_I32 && ends_with(name, PACKED)) return packed_view(cat, e, n_cols, out, err);
     mf__tensor t = plain_view(e);
+    if (e->type == MF_TYPE_F8_E4M3) {
+        char scale_name[MF__NAME_MAX + 16];
+        snprintf(scale_name, sizeof scale_name, "%s_scale_inv", name);
+        const mf__entry *scales = mf__catalog_find(cat, scale_name);
+        if (scales) MF__TRY(f8_block_view(cat, e, scales, &t, err));
+    }
     if (n_cols && t.n_cols != n_cols) {
         char shape[MF__SHAPE_TEXT];
         return mf__fail(err, MF_E_MISMATCH, "%s: tensor %s has the shape %s, expected rows of %" PRId64,
