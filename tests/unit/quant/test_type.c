@@ -22,7 +22,7 @@ static void names(void **state) {
                  {"I64", MF_TYPE_I64, 64}, {"I32", MF_TYPE_I32, 32},        {"I16", MF_TYPE_I16, 16},
                  {"I8", MF_TYPE_I8, 8},    {"U64", MF_TYPE_U64, 64},        {"U32", MF_TYPE_U32, 32},
                  {"U16", MF_TYPE_U16, 16}, {"U8", MF_TYPE_U8, 8},           {"BOOL", MF_TYPE_BOOL, 8}};
-    assert_int_equal(MF__COUNT(known), MF_TYPE_COUNT - 2); /* all but AFFINE and MXFP4 */
+    assert_int_equal(MF__COUNT(known), MF_TYPE_COUNT - 3); /* all but AFFINE, MXFP4 and F8_BLOCK */
     for (size_t i = 0; i < MF__COUNT(known); i++) {
         mf__type type;
         assert_true(mf__type_parse(known[i].name, &type));
@@ -32,7 +32,7 @@ static void names(void **state) {
         assert_int_equal(mf__type_is_float(type), type == MF_TYPE_F32 || type == MF_TYPE_F16 || type == MF_TYPE_BF16);
     }
     mf__type untouched = MF_TYPE_I8;
-    static const char *const unknown[] = {"", "AFFINE", "MXFP4", "f32", "F32 ", "F8_E8M0", "COUNT"};
+    static const char *const unknown[] = {"", "AFFINE", "MXFP4", "F8_BLOCK", "f32", "F32 ", "F8_E8M0", "COUNT"};
     for (size_t i = 0; i < MF__COUNT(unknown); i++) assert_false(mf__type_parse(unknown[i], &untouched));
     assert_int_equal(untouched, MF_TYPE_I8);
     assert_string_equal(mf__type_name((mf__type)1000), "?");
