@@ -28,16 +28,31 @@ void app_say(const char *fmt, ...) MF__PRINTF(1, 2);
 /* The same for an error of the library; returns the exit code that fits its status. */
 int app_fail(const mf_error *err);
 
+/* The values of an option that may be given several times. */
+#define APP_MAX_LIST 16
+typedef struct opt_list {
+    const char *items[APP_MAX_LIST];
+    int n;
+} opt_list;
+
+extern const char *const APP_IO_NAMES[];     /* in the order of mf_io; NULL ends */
+extern const char *const APP_SWITCH_NAMES[]; /* in the order of mf_switch; NULL ends */
+
 /* Options of every command that evaluates. */
 typedef struct app_model_options {
     const char *backend;
     int64_t threads;
     int64_t experts_per_token; /* 0: the model's */
+    int64_t ram;
+    int io, direct, prefetch;
+    opt_list experts_dirs;
     bool verbose;
 } app_model_options;
 
 mf_log_sink app_log(bool verbose); /* warnings and errors, and information when verbose */
 mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err);
+/* How the experts came, on standard error; nothing when they are all mapped. */
+void app_say_experts(mf_model *model);
 
 /* The model that comes with moeflux, searched upward from the program's own folder, then below the current one.
  * malloc'd; MF_E_NOT_FOUND says where it was looked for. */

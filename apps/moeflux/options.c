@@ -122,6 +122,48 @@ static opt_result set_bits(const opt_def *d, const char *text) {
     return bad_value(d, text, "keep, 2, 3, 4, 5, 6 or 8");
 }
 
+/* Powers of 1024: 6G is what a memory limit of 6G is. */
+static opt_result set_size(const opt_def *d, const char *text) {
+    static const char units[] = "KMGT";
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    const char *unit = *end ? strchr(units, *end == 'k' ? 'K' : *end) : NULL;
+    if (unit && *end) {
+        for (const char *u = units; u <= unit; u++) v *= 1024;
+        end++;
+        if (*end == 'i') end++;
+        if (*end == 'B') end++;
+    }
+    if (end == text || *end || errno || !(v >= 1) || v > 1e18)
+        return bad_value(d, text, "a size like 6G, 800M or 1.5T");
+    *(int64_t *)d->value = (int64_t)v;
+    return OPT_DONE;
+}
+
+static opt_result set_choice(const opt_def *d, const char *text) {
+    char wanted[96] = "";
+    for (int i = 0; d->choices[i]; i++) {
+        if (!strcmp(text, d->choices[i])) {
+            *(int *)d->value = i;
+            return OPT_DONE;
+        }
+        size_t n = strlen(wanted);
+        snprintf(wanted + n, sizeof wanted - n, "%s%s", i == 0 ? "" : d->choices[i + 1] ? ", " : " or ", d->choices[i]);
+    }
+    return bad_value(d, text, wanted);
+}
+
+static opt_result add_item(const opt_def *d, const char *text) {
+    opt_list *list = d->value;
+    if (list->n == APP_MAX_LIST) {
+        app_say("--%s is given more than %d times", d->name, APP_MAX_LIST);
+        return OPT_BAD;
+    }
+    list->items[list->n++] = text;
+    return OPT_DONE;
+}
+
 static opt_result set_value(const opt_def *d, const char *text) {
     if (d->given) *d->given = true;
     switch (d->kind) {
@@ -129,6 +171,9 @@ static opt_result set_value(const opt_def *d, const char *text) {
     case OPT_STRING: *(const char **)d->value = text; return OPT_DONE;
     case OPT_SEED: return set_seed(d, text);
     case OPT_BITS: return set_bits(d, text);
+    case OPT_SIZE: return set_size(d, text);
+    case OPT_CHOICE: return set_choice(d, text);
+    case OPT_LIST: return add_item(d, text);
     default: return set_number(d, text);
     }
 }

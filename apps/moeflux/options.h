@@ -11,6 +11,9 @@ typedef enum opt_kind {
     OPT_REAL,   /* double in [min, max] */
     OPT_SEED,   /* uint64_t */
     OPT_BITS,   /* int64_t: one of 2 3 4 5 6 8, or 0 for "keep" */
+    OPT_SIZE,   /* int64_t bytes, written 6G, 512M, 1.5T or 123456 */
+    OPT_CHOICE, /* int: the place of the word in `choices` */
+    OPT_LIST,   /* opt_list: the option may be given several times */
 } opt_kind;
 
 typedef struct opt_def {
@@ -20,7 +23,8 @@ typedef struct opt_def {
     const char *arg;  /* what the help calls the value */
     const char *help; /* one line */
     double min, max;
-    bool *given; /* set to true when the option is there; may be NULL */
+    bool *given;                /* set to true when the option is there; may be NULL */
+    const char *const *choices; /* OPT_CHOICE: words, NULL ends */
 } opt_def;
 
 typedef struct opt_spec {
@@ -59,6 +63,34 @@ const char *opt_nearest(const char *name, const char *const *names, int n);
          .help = "fewer experts per token than the model has: faster, and lossy",                                      \
          .min = 1,                                                                                                     \
          .max = 1024},                                                                                                 \
+        {.name = "ram",                                                                                                \
+         .kind = OPT_SIZE,                                                                                             \
+         .value = &(m).ram,                                                                                            \
+         .arg = "SIZE",                                                                                                \
+         .help = "most memory to use, as 6G or 800M (default: what is free)"},                                         \
+        {.name = "io",                                                                                                 \
+         .kind = OPT_CHOICE,                                                                                           \
+         .value = &(m).io,                                                                                             \
+         .arg = "HOW",                                                                                                 \
+         .choices = APP_IO_NAMES,                                                                                      \
+         .help = "how experts are read: auto (default), mmap, pread or uring"},                                        \
+        {.name = "direct",                                                                                             \
+         .kind = OPT_CHOICE,                                                                                           \
+         .value = &(m).direct,                                                                                         \
+         .arg = "on|off",                                                                                              \
+         .choices = APP_SWITCH_NAMES,                                                                                  \
+         .help = "read past the page cache (default: what the drive is faster with)"},                                 \
+        {.name = "prefetch",                                                                                           \
+         .kind = OPT_CHOICE,                                                                                           \
+         .value = &(m).prefetch,                                                                                       \
+         .arg = "on|off",                                                                                              \
+         .choices = APP_SWITCH_NAMES,                                                                                  \
+         .help = "read likely experts ahead while the drive is idle (default on)"},                                    \
+        {.name = "experts-dir",                                                                                        \
+         .kind = OPT_LIST,                                                                                             \
+         .value = &(m).experts_dirs,                                                                                   \
+         .arg = "DIR",                                                                                                 \
+         .help = "where layer_NN.bin are; given twice, both drives are read at once"},                                 \
     {                                                                                                                  \
         .name = "verbose", .kind = OPT_FLAG, .value = &(m).verbose, .help = "say what is going on (also -v)"           \
     }

@@ -195,6 +195,7 @@ static void closing_line(const run_state *s, const run_options *opt) {
     app_say("prompt %zu tokens at %.1f tokens/s, generated %lld at %.1f tokens/s (%s%s)", s->n_ids,
             rate((double)s->n_ids, s->prompt_seconds), (long long)s->n_made, rate((double)s->n_made, s->made_seconds),
             s->stopped, seed);
+    app_say_experts(s->model);
 }
 
 static mf_status prepare(run_state *s, const char *dir, run_options *opt, mf_error *err) {

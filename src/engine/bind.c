@@ -63,18 +63,37 @@ static mf_status bind_graph(mf_model *m, const mf__graph *g, const char *prefix,
     return MF_OK;
 }
 
+/* The lookahead graph uses tensors of mix: the same names, the same memory. */
+static mf_status share_weights(mf_model *m, const mf__graph *mix, mf__weight_set of_mix, const mf__graph *g,
+                               mf__weight_set *out, mf_error *err) {
+    *out = NULL;
+    if (!g) return MF_OK;
+    *out = mf__arena_array(&m->arena, (size_t)g->n_weights + 1, sizeof **out);
+    if (!*out) return mf__fail(err, MF_E_NOMEM, "no memory for the weights of %s", g->name);
+    for (int i = 0; i < g->n_weights; i++) {
+        int j = 0;
+        while (j < mix->n_weights && strcmp(mix->weights[j].name, g->weights[i].name)) j++;
+        if (j == mix->n_weights)
+            return mf__fail(err, MF_E_INTERNAL, "graph %s has no weight %s", mix->name, g->weights[i].name);
+        (*out)[i] = of_mix[j];
+    }
+    return MF_OK;
+}
+
 mf_status mf__model_bind(mf_model *m, mf_error *err) {
     const mf__config *c = &m->bp.config;
     MF__TRY(bind_graph(m, m->bp.embed, "", &m->embed, err));
     MF__TRY(bind_graph(m, m->bp.tail, "", &m->tail, err));
     m->layers = mf__arena_array(&m->arena, (size_t)c->n_layers, sizeof *m->layers);
-    if (!m->layers) return mf__fail(err, MF_E_NOMEM, "no memory for %d layers", c->n_layers);
+    m->ahead = mf__arena_array(&m->arena, (size_t)c->n_layers, sizeof *m->ahead);
+    if (!m->layers || !m->ahead) return mf__fail(err, MF_E_NOMEM, "no memory for %d layers", c->n_layers);
     for (int32_t l = 0; l < c->n_layers; l++) {
         const mf__graph *graphs[MF_LAYER_GRAPHS];
         char prefix[48];
         mf__layer_graphs(&m->bp.kinds[m->bp.kind_of[l]], graphs);
         snprintf(prefix, sizeof prefix, "model.layers.%d.", l);
         for (int i = 0; i < MF_LAYER_GRAPHS; i++) MF__TRY(bind_graph(m, graphs[i], prefix, &m->layers[l][i], err));
+        MF__TRY(share_weights(m, graphs[0], m->layers[l][0], m->bp.kinds[m->bp.kind_of[l]].ahead, &m->ahead[l], err));
     }
     return MF_OK;
 }

@@ -11,7 +11,7 @@ static int32_t pages_for(int64_t n_tokens) {
 void mf__frozen_free(mf_model *m, mf__frozen *f) {
     if (!f || --f->refs > 0) return;
     for (int32_t i = 0; i < f->n_pages; i++) mf__page_release(m, f->pages[i]);
-    if (f->recurrent) m->be->release(m->be, f->recurrent);
+    mf__model_release(m, m->recurrent_floats * (int64_t)sizeof(float), f->recurrent);
     free(f->pages);
     free(f->tokens);
     free(f);
@@ -22,7 +22,7 @@ static mf_status copy_recurrent(mf_session *s, mf__frozen *f, mf_error *err) {
     int64_t bytes = m->recurrent_floats * (int64_t)sizeof(float);
     void *mem;
     if (!bytes || !s->length) return MF_OK;
-    MF__TRY(m->be->alloc(m->be, bytes, &mem, err));
+    MF__TRY(mf__model_alloc(m, bytes, &mem, err));
     f->recurrent = mem;
     return mf__backend_copy(m->be, f->recurrent, s->recurrent[s->now], bytes, err);
 }

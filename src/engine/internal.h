@@ -27,6 +27,8 @@ typedef struct mf__workspace {
     int32_t n_rows; /* capacity; 0: not made yet */
     void *ports[MF_PORT_COUNT];
     int32_t port_cols[MF_PORT_COUNT];
+    int64_t port_bytes[MF_PORT_COUNT], scratch_bytes;
+    int64_t reserved;  /* bytes of the backend's own scratch */
     void *scratch;     /* coloured buffers of whichever graph runs */
     float *probe_rows; /* host copy for probes */
     /* host side of an expert turn */
@@ -55,6 +57,7 @@ struct mf_model {
     mf__turn *turn; /* the one whose turn it is; under lock */
     mf__weight_set embed, tail;
     mf__weight_set (*layers)[MF_LAYER_GRAPHS]; /* [n_layers] */
+    mf__weight_set *ahead;                     /* [n_layers] of the lookahead graph, taken from mix; NULL: none */
     int64_t *conv_off, *delta_off;             /* [n_layers] floats into a session's recurrent state */
     int64_t recurrent_floats;                  /* of one session */
     mf__workspace ws;
@@ -63,6 +66,12 @@ struct mf_model {
     pthread_mutex_t lock;             /* held while anything evaluates, and while pages change hands */
     bool lock_made;
 };
+
+/* engine/experts.c */
+mf_status mf__model_open_store(mf_model *m, const mf_model_options *opt, mf_error *err);
+/* Backend memory that comes out of the model's memory budget. Any thread, but not in a pass. */
+mf_status mf__model_alloc(mf_model *m, int64_t bytes, void **out, mf_error *err);
+void mf__model_release(mf_model *m, int64_t bytes, void *mem); /* NULL is fine */
 
 /* engine/bind.c: finds every tensor the blueprint wants, checks shapes, widens vectors. */
 mf_status mf__model_bind(mf_model *m, mf_error *err);

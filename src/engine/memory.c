@@ -32,8 +32,7 @@ int64_t mf__page_bytes(const mf_model *m, int layer) {
 
 void mf__page_release(mf_model *m, mf__page *page) {
     if (!page || --page->refs > 0) return;
-    for (int l = 0; l < m->info.n_layers; l++)
-        if (page->mem[l]) m->be->release(m->be, page->mem[l]);
+    for (int l = 0; l < m->info.n_layers; l++) mf__model_release(m, mf__page_bytes(m, l), page->mem[l]);
     free(page);
 }
 
@@ -43,7 +42,7 @@ mf_status mf__page_create(mf_model *m, mf__page **out, mf_error *err) {
     page->refs = 1;
     for (int l = 0; l < m->info.n_layers; l++) {
         int64_t bytes = mf__page_bytes(m, l);
-        mf_status st = bytes ? m->be->alloc(m->be, bytes, &page->mem[l], err) : MF_OK;
+        mf_status st = bytes ? mf__model_alloc(m, bytes, &page->mem[l], err) : MF_OK;
         if (st != MF_OK) {
             mf__page_release(m, page);
             return st;
@@ -128,7 +127,7 @@ static mf_status create(mf_session *s, mf_error *err) {
     MF__TRY(alloc_tables(s, err));
     for (int half = 0; half < 2 && m->recurrent_floats; half++) {
         void *mem;
-        MF__TRY(m->be->alloc(m->be, m->recurrent_floats * (int64_t)sizeof(float), &mem, err));
+        MF__TRY(mf__model_alloc(m, m->recurrent_floats * (int64_t)sizeof(float), &mem, err));
         s->recurrent[half] = mem;
     }
     pthread_mutex_lock(&m->lock);
@@ -162,7 +161,7 @@ void mf_session_free(mf_session *s) {
     mf__checkpoints_drop_all(s);
     for (int32_t i = 0; i < s->n_pages; i++) mf__page_release(m, s->pages[i]);
     for (int half = 0; half < 2; half++)
-        if (s->recurrent[half]) m->be->release(m->be, s->recurrent[half]);
+        mf__model_release(m, m->recurrent_floats * (int64_t)sizeof(float), s->recurrent[half]);
     pthread_mutex_unlock(&m->lock);
     for (int l = 0; s->blocks && l < m->info.n_layers; l++) free(s->blocks[l]);
     free(s->checkpoints);

@@ -49,20 +49,6 @@ static mf_status choose_top_k(mf_model *m, const mf_model_options *opt, mf__conf
     return MF_OK;
 }
 
-static mf_status open_store(mf_model *m, mf_error *err) {
-    const mf__config *c = &m->bp.config;
-    MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
-    mf__store_config sc = {.n_layers = c->n_layers,
-                           .n_dirs = 1,
-                           .files = (const char *const *)m->native.expert_files,
-                           .n_experts = c->moe.n_experts,
-                           .stride = m->layout.stride,
-                           .bytes = m->layout.bytes,
-                           .log = m->log};
-    MF__TRY(mf__store_open(&sc, &m->store, err));
-    return mf__turn_create(m->store, &m->turn, err);
-}
-
 /* Where each layer's recurrent state lies in a session's. Starts are multiples of 16 floats: 64 bytes. */
 static mf_status place_state(mf_model *m, mf_error *err) {
     const mf__config *c = &m->bp.config;
@@ -118,7 +104,8 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     MF__TRY(choose_top_k(m, opt, &config, err));
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(mf__model_bind(m, err));
-    MF__TRY(open_store(m, err));
+    MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
+    MF__TRY(mf__model_open_store(m, opt, err));
     MF__TRY(place_state(m, err));
     MF__TRY(fill_info(m, err));
     MF__TRY(mf__cache_open(m, opt->prompt_cache_ram, opt->prompt_cache_dir,
@@ -148,10 +135,10 @@ mf_status mf_model_open(const char *dir, const mf_model_options *opt, mf_model *
 
 void mf_model_close(mf_model *m) {
     if (!m) return;
-    mf__turn_free(m->turn);
-    mf__store_close(m->store);
     mf__cache_close(m, m->cache);
     mf__workspace_free(m);
+    mf__turn_free(m->turn);
+    mf__store_close(m->store); /* after everything that borrowed from it */
     if (m->be) m->be->free(m->be);
     mf__pool_free(m->pool);
     mf__blueprint_free(&m->bp);

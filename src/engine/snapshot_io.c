@@ -205,7 +205,7 @@ static mf_status build(mf_model *m, const uint8_t *data, const mf__snapshot_view
     MF__TRY(make_pages(m, parent, base, f, err));
     if (recurrent && m->recurrent_floats && f->length) {
         void *mem;
-        MF__TRY(m->be->alloc(m->be, m->recurrent_floats * (int64_t)sizeof(float), &mem, err));
+        MF__TRY(mf__model_alloc(m, m->recurrent_floats * (int64_t)sizeof(float), &mem, err));
         f->recurrent = mem;
     }
     return fill(m, data, v, f, err);

@@ -31,14 +31,15 @@ static needs count_needs(const mf_model *m, int32_t n_rows) {
         const mf__graph *graphs[MF_LAYER_GRAPHS];
         mf__layer_graphs(&m->bp.kinds[k], graphs);
         for (int i = 0; i < MF_LAYER_GRAPHS; i++) add_graph(m, graphs[i], n_rows, &need);
+        add_graph(m, m->bp.kinds[k].ahead, n_rows, &need);
     }
     return need;
 }
 
 static void free_workspace(mf_model *m, mf__workspace *ws) {
-    for (int p = 0; p < MF_PORT_COUNT; p++)
-        if (ws->ports[p]) m->be->release(m->be, ws->ports[p]);
-    if (ws->scratch) m->be->release(m->be, ws->scratch);
+    for (int p = 0; p < MF_PORT_COUNT; p++) mf__model_release(m, ws->port_bytes[p], ws->ports[p]);
+    mf__model_release(m, ws->scratch_bytes, ws->scratch);
+    if (ws->reserved) mf__store_lend(m->store, -ws->reserved, NULL);
     free(ws->probe_rows);
     free(ws->route_ids);
     free(ws->n_wanting);
@@ -59,10 +60,15 @@ static mf_status alloc_device(mf_model *m, mf__workspace *ws, int32_t n_rows, mf
     for (int p = 0; p < MF_PORT_COUNT; p++) {
         int64_t bytes = (int64_t)need.port_cols[p] * need.port_rows[p] * 4;
         ws->port_cols[p] = need.port_cols[p];
-        if (bytes) MF__TRY(m->be->alloc(m->be, bytes, &ws->ports[p], err));
+        ws->port_bytes[p] = bytes;
+        if (bytes) MF__TRY(mf__model_alloc(m, bytes, &ws->ports[p], err));
     }
-    if (need.scratch) MF__TRY(m->be->alloc(m->be, need.scratch, &ws->scratch, err));
-    return m->be->reserve ? m->be->reserve(m->be, need.be_scratch, err) : MF_OK;
+    ws->scratch_bytes = need.scratch;
+    if (need.scratch) MF__TRY(mf__model_alloc(m, need.scratch, &ws->scratch, err));
+    if (!m->be->reserve || !need.be_scratch) return MF_OK;
+    MF__TRY(mf__store_lend(m->store, need.be_scratch, err));
+    ws->reserved = need.be_scratch;
+    return m->be->reserve(m->be, need.be_scratch, err);
 }
 
 static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows, mf_error *err) {
@@ -77,7 +83,8 @@ static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows
     ws->ready = calloc(experts, sizeof *ws->ready);
     ws->ready_blobs = calloc(experts, sizeof *ws->ready_blobs);
     ws->bank = calloc(experts, sizeof *ws->bank);
-    if (ws->probe_rows && ws->route_ids && ws->n_wanting && ws->counts && ws->wanted && ws->ready && ws->ready_blobs && ws->bank)
+    if (ws->probe_rows && ws->route_ids && ws->n_wanting && ws->counts && ws->wanted && ws->ready && ws->ready_blobs &&
+        ws->bank)
         return MF_OK;
     return mf__fail(err, MF_E_NOMEM, "no memory for evaluating %d tokens at a time", n_rows);
 }

@@ -42,6 +42,7 @@ MF_ROLES(ROLE)
     X(H_POST, "h_post") /* its norm: the experts' input */                                                             \
     X(ROUTE_IDS, "route_ids")                                                                                          \
     X(ROUTE_SHARES, "route_shares")                                                                                    \
+    X(AHEAD_IDS, "ahead_ids") /* experts that a later layer may want */                                                                                    \
     X(SHARED, "shared") /* the shared expert's output */                                                               \
     X(SHARED_SCORE, "shared_score")                                                                                    \
     X(PAIRS, "pairs")                                                                                                  \

@@ -55,6 +55,7 @@ static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error 
     MF__TRY(build_mix(c, kind, &kind->mix, err));
     if (kind->dense) return mf__part_dense(c, &kind->combine, err);
     if (c->moe.n_shared_inner) MF__TRY(mf__part_shared(c, &kind->shared, err));
+    MF__TRY(mf__part_ahead(c, &kind->ahead, err));
     MF__TRY(mf__part_experts(c, &kind->experts, err));
     return mf__part_combine(c, &kind->combine, err);
 }
@@ -101,6 +102,7 @@ void mf__blueprint_free(mf__blueprint *bp) {
         mf__graph_free(bp->kinds[i].shared);
         mf__graph_free(bp->kinds[i].experts);
         mf__graph_free(bp->kinds[i].combine);
+        mf__graph_free(bp->kinds[i].ahead);
     }
     memset(bp, 0, sizeof *bp);
 }

@@ -3,23 +3,41 @@
 
 #include "model/parts.h"
 
-void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x) {
+static void route(mf__graph *g, const mf__config *c, mf__normed x, mf__ids *ids, mf__shares *shares) {
     int64_t n = c->moe.n_experts;
-    mf__op_params route = {.route = {.kind = c->has.route,
-                                     .n_experts = c->moe.n_experts,
-                                     .top_k = c->moe.top_k,
-                                     .n_groups = c->moe.n_groups,
-                                     .top_groups = c->moe.top_groups,
-                                     .renorm = c->moe.renorm,
-                                     .scale = (float)c->moe.scale}};
+    mf__op_params params = {.route = {.kind = c->has.route,
+                                      .n_experts = c->moe.n_experts,
+                                      .top_k = c->moe.top_k,
+                                      .n_groups = c->moe.n_groups,
+                                      .top_groups = c->moe.top_groups,
+                                      .renorm = c->moe.renorm,
+                                      .scale = (float)c->moe.scale}};
     mf__w w = mf__g_matrix(g, "mlp.gate.weight", n, c->n_hidden);
     mf__w bias = c->has.route_bias ? mf__g_vector(g, "mlp.gate.bias", 1, n) : MF_NO_WEIGHT;
     mf__w choice = c->has.choice_bias ? mf__g_vector(g, "mlp.gate.e_score_correction_bias", 1, n) : MF_NO_WEIGHT;
+    mf__g_route(g, mf__g_project(g, x, w, bias, "router"), choice, params, ids, shares);
+}
+
+void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x) {
     mf__ids ids;
     mf__shares shares;
-    mf__g_route(g, mf__g_project(g, x, w, bias, "router"), choice, route, &ids, &shares);
+    route(g, c, x, &ids, &shares);
     mf__g_export(g, ids.id, MF_PORT_ROUTE_IDS);
     mf__g_export(g, shares.id, MF_PORT_ROUTE_SHARES);
+}
+
+/* A layer's router on the residual as an earlier layer left it: the layer's own attention changes it little, so most
+ * of the experts it will choose are known before its turn. */
+mf_status mf__part_ahead(const mf__config *c, mf__graph **out, mf_error *err) {
+    MF__TRY(mf__graph_create("ahead", out, err));
+    mf__graph *g = *out;
+    mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, c->n_hidden);
+    mf__ids ids;
+    mf__shares shares;
+    route(g, c, mf__g_norm(g, h, mf__g_vector(g, "post_attention_layernorm.weight", 1, c->n_hidden), c->eps), &ids,
+          &shares);
+    mf__g_export(g, ids.id, MF_PORT_AHEAD_IDS);
+    return mf__graph_finish(g, err);
 }
 
 /* x -> down(glu(gate x, up x)), with the weights PREFIX.gate_proj.weight and so on */

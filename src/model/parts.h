@@ -21,6 +21,7 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__normed x);
 
 /* moe.c: router at the end of a mix graph, and the graphs of a layer's second half */
 void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x);
+mf_status mf__part_ahead(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_experts(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_combine(const mf__config *c, mf__graph **out, mf_error *err);

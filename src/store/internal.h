@@ -103,6 +103,7 @@ struct mf__store {
     int64_t arena_bytes, slot_bytes;
     int n_slots; /* in the arena */
     int limit;   /* slots that may be used now */
+    int cap;     /* tests: never more than this; 0: no such cap */
     int n_over;  /* slots at or above the limit that are still in use */
     int n_free;  /* FREE below the limit */
     int scan;    /* where the search for a FREE slot goes on */
@@ -116,6 +117,7 @@ struct mf__store {
     mf__ranking ranking;
     int now; /* layer of the latest turn */
     int n_ready_unused;
+    int turns_without_miss; /* in a row */
 
     /* feed */
     int piece_bytes, n_pieces;

@@ -72,9 +72,7 @@ void mf__predict_begin(mf__store *s, const mf__turn *t) {
 }
 
 void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int n) {
-    mf__track *k = &s->tracks[who];
     bool listen = mf__predict_active(s, who);
-    if (k->resting) k->resting--;
     withdraw(s, layer, who);
     unsay(s, layer, (uint8_t)(1 << who));
     s->spoke[layer] |= (uint8_t)(1 << who);
@@ -92,6 +90,7 @@ void mf__predict_next_layer(mf__store *s, int layer) {
     for (int i = 1; s->prefetch && i < s->n_layers; i++) {
         int next = (layer + i) % s->n_layers;
         if (!mf__files_has(s, next)) continue;
+        if (s->tracks[MF_PREDICT_LAST].resting) s->tracks[MF_PREDICT_LAST].resting--;
         if (s->n_last[next])
             mf__predict_hint(s, MF_PREDICT_LAST, next, s->last_ids + (size_t)next * (size_t)s->last_cap,
                              s->n_last[next]);
@@ -120,9 +119,13 @@ void mf__store_hint(mf__store *s, mf__predictor who, int layer, const int32_t *i
     pthread_mutex_unlock(&s->lock);
 }
 
+/* A predictor at rest is asked again after a while; while nothing is missed there is nothing to foretell. */
 bool mf__store_wants_hints(mf__store *s, mf__predictor who) {
+    if (!s->prefetch || (unsigned)who >= MF_PREDICT_COUNT) return false;
     pthread_mutex_lock(&s->lock);
-    bool wants = s->prefetch && (unsigned)who < MF_PREDICT_COUNT;
+    mf__track *k = &s->tracks[who];
+    if (k->resting) k->resting--;
+    bool wants = !k->resting && s->turns_without_miss < s->n_layers;
     pthread_mutex_unlock(&s->lock);
     return wants;
 }

@@ -121,6 +121,7 @@ int mf__slots_limit(const mf__store *s) {
     if (s->mapped || !s->budget) return s->n_slots;
     int64_t room = s->budget - s->lent - s->table_bytes, n = room > 0 ? room / MF_HUGE * MF_HUGE / s->slot_bytes : 0;
     if (n < 1) n = 1; /* lend and budget_set keep it from coming to this */
+    if (s->cap && n > s->cap) n = s->cap;
     return n < s->n_slots ? (int)n : s->n_slots;
 }
 

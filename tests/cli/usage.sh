@@ -39,6 +39,11 @@ wrong "not finite" "--temperature is \"nan\"" "$moeflux" run --temperature nan
 wrong "negative seed" "--seed is \"-1\"" "$moeflux" run --seed -1
 wrong "seed too large" "2^64 - 1" "$moeflux" run --seed 99999999999999999999
 wrong "zero threads" "--threads is \"0\"" "$moeflux" run --threads 0
+wrong "size" "a size like 6G" "$moeflux" run --ram lots
+wrong "size with a tail" "--ram is \"6Gx\"" "$moeflux" run --ram 6Gx
+wrong "no size" "--ram is \"0\"" "$moeflux" run --ram 0
+wrong "choice" "expected auto, mmap, pread or uring" "$moeflux" run --io teleport
+wrong "switch" "expected auto, on or off" "$moeflux" eval some --prefetch maybe
 wrong "flag with a value" "--raw takes no value" "$moeflux" run --raw=yes
 wrong "too many words" "one argument too many" "$moeflux" run one two
 wrong "too few words" "2 arguments are missing" "$moeflux" convert
