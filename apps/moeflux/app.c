@@ -122,70 +122,16 @@ int app_interrupt_code(void) {
 
 /* ---- models ---------------------------------------------------------------------------------------------------- */
 
-static bool has_file(const char *dir, const char *name) {
+bool app_has_file(const char *dir, const char *name) {
     char *path = mf__path_join(dir, name);
     bool found = path && mf__path_exists(path);
     free(path);
     return found;
 }
 
-/* A published checkpoint given where a native directory is wanted deserves a better answer than "file missing". */
-static mf_status refuse_checkpoint(const char *dir, mf_error *err) {
-    if (has_file(dir, "model_weights.json")) return MF_OK;
-    if (!has_file(dir, "model.safetensors") && !has_file(dir, "model.safetensors.index.json")) return MF_OK;
-    return mf__fail(err, MF_E_UNSUPPORTED,
-                    "%s is a checkpoint that has not been converted (no model_weights.json); "
-                    "first run: moeflux convert %s NEW_DIR",
-                    dir, dir);
-}
-
-const char *const APP_IO_NAMES[] = {"auto", "mmap", "pread", "uring", NULL};
-const char *const APP_SWITCH_NAMES[] = {"auto", "on", "off", NULL};
-
-/* Where speeds of drives are remembered; NULL when the environment does not say. malloc'd. */
-static char *cache_dir(void) {
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (base && *base == '/') return mf__path_join(base, "moeflux");
-    return home && *home == '/' ? mf__path_join(home, ".cache/moeflux") : NULL;
-}
-
-void app_say_experts(mf_model *model) {
-    mf_stats s;
-    char read[APP_BYTES_TEXT], ahead[APP_BYTES_TEXT];
-    mf_model_stats_get(model, &s);
-    if (!s.wanted || !strcmp(s.io, "mmap")) return;
-    double speed = s.busy_ns ? (double)(s.bytes_read + s.bytes_prefetched) / (double)s.busy_ns : 0; /* GB/s */
-    app_say("experts: %.1f %% of %lld were in memory; read %s and %s ahead at %.2f GB/s (%s%s), waited %.2f s",
-            100.0 * (double)s.hits / (double)s.wanted, (long long)s.wanted, app_bytes((double)s.bytes_read, read),
-            app_bytes((double)s.bytes_prefetched, ahead), speed, s.io, s.direct ? ", direct" : "",
-            (double)s.stall_ns * 1e-9);
-}
-
-mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err) {
-    mf_model_options mo;
-    mf_model_options_init(&mo);
-    mo.backend = opt->backend;
-    mo.n_threads = (int)opt->threads;
-    mo.experts_per_token = (int)opt->experts_per_token;
-    mo.ram_bytes = opt->ram;
-    mo.io = (mf_io)opt->io;
-    mo.direct = (mf_switch)opt->direct;
-    mo.prefetch = (mf_switch)opt->prefetch;
-    mo.experts_dirs = opt->experts_dirs.items;
-    mo.n_experts_dirs = opt->experts_dirs.n;
-    mo.log = app_log(opt->verbose);
-    *out = NULL;
-    MF__TRY(refuse_checkpoint(dir, err));
-    char *cache = cache_dir();
-    mo.cache_dir = cache;
-    mf_status st = mf_model_open(dir, &mo, out, err);
-    free(cache);
-    return st;
-}
-
 static char *shipped_below(const char *dir) {
     char *path = mf__path_join(dir, SHIPPED);
-    if (path && has_file(path, "model_weights.json")) return path;
+    if (path && app_has_file(path, "model_weights.json")) return path;
     free(path);
     return NULL;
 }

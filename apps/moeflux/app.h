@@ -35,22 +35,23 @@ typedef struct opt_list {
     int n;
 } opt_list;
 
-extern const char *const APP_IO_NAMES[];     /* in the order of mf_io; NULL ends */
-extern const char *const APP_SWITCH_NAMES[]; /* in the order of mf_switch; NULL ends */
-
-/* Options of every command that evaluates. */
+/* Options of every command that evaluates; 0 leaves the choice to the library. */
 typedef struct app_model_options {
     const char *backend;
     int64_t threads;
-    int64_t experts_per_token; /* 0: the model's */
+    int64_t n_ctx, n_chunk;
+    int64_t experts_per_token;
     int64_t ram;
-    int io, direct, prefetch;
+    int io, direct, prefetch, policy;
     opt_list experts_dirs;
+    int64_t prompt_cache_ram, prompt_cache_disk;
+    const char *prompt_cache_dir;
     bool verbose;
 } app_model_options;
 
 mf_log_sink app_log(bool verbose); /* warnings and errors, and information when verbose */
 mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err);
+void app_session_options(const app_model_options *opt, mf_session_options *out); /* interrupts stop it */
 /* How the experts came, on standard error; nothing when they are all mapped. */
 void app_say_experts(mf_model *model);
 
@@ -62,6 +63,8 @@ mf_status app_shipped_model(char **out, mf_error *err);
 void app_catch_interrupts(void);
 bool app_interrupted(void *unused);
 int app_interrupt_code(void); /* 128 + the signal's number */
+
+bool app_has_file(const char *dir, const char *name);
 
 double app_seconds(void); /* monotonic */
 

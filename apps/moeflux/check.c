@@ -29,6 +29,7 @@ typedef struct prompt {
 } prompt;
 
 typedef struct checker {
+    const app_model_options *opt;
     mf_model *model;
     const mf_model_info *info;
     mf__catalog *golden;
@@ -142,18 +143,18 @@ static void on_probe(void *user, const char *name, int layer, const float *data,
 
 static mf_status new_session(checker *c, int64_t n_ctx, int64_t n_chunk, bool probe, mf_session **out, mf_error *err) {
     mf_session_options so;
-    mf_session_options_init(&so);
+    app_session_options(c->opt, &so);
     if (n_ctx > c->info->n_ctx)
         return mf__fail(err, MF_E_INVALID, "%s: a prompt needs %lld positions, the model has %d",
                         mf__catalog_file(c->golden, 0), (long long)n_ctx, c->info->n_ctx);
-    so.n_ctx = (int32_t)n_ctx;
+    if (!so.n_ctx) so.n_ctx = (int32_t)n_ctx;
     so.n_chunk = (int32_t)n_chunk;
-    so.cancel = app_interrupted;
     if (probe) so.probe = (mf_probe){.fn = on_probe, .user = c};
     return mf_session_create(c->model, &so, out, err);
 }
 
-/* The whole prompt in one chunk, compared with the golden numbers; leaves the logits in c->batched. */
+/* The whole prompt in one chunk (or in those of --chunk), compared with the golden numbers; leaves the logits in
+ * c->batched. */
 static mf_status check_prompt(checker *c, const prompt *p, mf_error *err) {
     size_t n_logits = (size_t)p->n_logits * (size_t)c->info->n_vocab;
     mf_session *s = NULL;
@@ -162,7 +163,8 @@ static mf_status check_prompt(checker *c, const prompt *p, mf_error *err) {
     c->probed = p;
     c->row0 = p->n_tokens - p->n_logits;
     for (int32_t i = 0; i <= c->info->n_layers; i++) compare_init(&c->hidden[i]);
-    mf_status st = new_session(c, p->n_tokens, p->n_tokens > 8192 ? 8192 : p->n_tokens, true, &s, err);
+    int64_t n_chunk = c->opt->n_chunk ? c->opt->n_chunk : p->n_tokens > 8192 ? 8192 : p->n_tokens;
+    mf_status st = new_session(c, p->n_tokens, n_chunk, true, &s, err);
     if (st == MF_OK) st = mf_eval_prompt(s, p->tokens, (size_t)p->n_tokens, 0, c->batched, n_logits, err);
     mf_session_free(s);
     c->probed = NULL;
@@ -255,7 +257,7 @@ static mf_status check_greedy(checker *c, mf_error *err) {
 }
 
 static int check(const char *dir, const char *golden, const app_model_options *opt, bool show_layers) {
-    checker c = {.show_layers = show_layers};
+    checker c = {.opt = opt, .show_layers = show_layers};
     mf_error err = {0};
     app_catch_interrupts();
     mf_status st = app_open(dir, opt, &c.model, &err);

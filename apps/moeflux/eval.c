@@ -22,6 +22,7 @@ typedef struct eval_options {
     app_model_options model;
     int64_t n_tokens, n_docs; /* n_docs 0: all */
     const char *json;
+    bool tokens_given;
 } eval_options;
 
 typedef struct eval_state {
@@ -30,7 +31,8 @@ typedef struct eval_state {
     mf_session *session;
     mf__tokenizer *tok;
     float *logits;
-    size_t rows; /* logits has room for this many */
+    size_t rows;      /* logits has room for this many */
+    int64_t n_tokens; /* scored per document */
     json_t *docs;
     int64_t n_docs, n_scored;
     double nll;
@@ -76,7 +78,7 @@ static mf_status one_document(eval_state *s, const char *text, size_t size, mf_e
     size_t n;
     double nll = 0;
     MF__TRY(mf__tokenizer_encode(s->tok, text, size, false, &ids, &n, err));
-    if (n > (size_t)s->opt->n_tokens) n = (size_t)s->opt->n_tokens;
+    if (n > (size_t)s->n_tokens) n = (size_t)s->n_tokens;
     mf_status st = score(s, ids, n, &nll, err);
     if (st == MF_OK) st = keep_result(s, ids, n, nll, err);
     free(ids);
@@ -117,13 +119,14 @@ static mf_status prepare(eval_state *s, const char *dir, mf_error *err) {
     MF__TRY(app_open(dir, &s->opt->model, &s->model, err));
     MF__TRY(mf__tokenizer_open(dir, &s->tok, err));
     const mf_model_info *info = mf_model_info_get(s->model);
+    int32_t n_ctx = s->opt->model.n_ctx ? (int32_t)s->opt->model.n_ctx : info->n_ctx;
     mf_session_options so;
-    mf_session_options_init(&so);
-    so.n_ctx = s->opt->n_tokens < info->n_ctx ? (int32_t)s->opt->n_tokens : info->n_ctx;
-    so.cancel = app_interrupted;
-    if (s->opt->n_tokens > info->n_ctx)
-        return mf__fail(err, MF_E_INVALID, "--tokens is %lld, the model was made for %d", (long long)s->opt->n_tokens,
-                        info->n_ctx);
+    app_session_options(&s->opt->model, &so);
+    if (s->n_tokens > n_ctx && s->opt->tokens_given)
+        return mf__fail(err, MF_E_INVALID, "--tokens is %lld, %s %d", (long long)s->n_tokens,
+                        s->opt->model.n_ctx ? "--ctx" : "the model was made for", n_ctx);
+    if (s->n_tokens > n_ctx) s->n_tokens = n_ctx;
+    if (!so.n_ctx) so.n_ctx = (int32_t)s->n_tokens;
     MF__TRY(mf_session_create(s->model, &so, &s->session, err));
     s->rows = LOGITS_FLOATS / (size_t)info->n_vocab;
     s->rows = s->rows < 1 ? 1 : s->rows > MAX_ROWS ? MAX_ROWS : s->rows;
@@ -134,7 +137,7 @@ static mf_status prepare(eval_state *s, const char *dir, mf_error *err) {
 }
 
 static int eval(const char *dir, const char *file, const eval_options *opt) {
-    eval_state s = {.opt = opt};
+    eval_state s = {.opt = opt, .n_tokens = opt->n_tokens};
     mf__map map = {0};
     mf_error err = {0};
     app_catch_interrupts();
@@ -169,7 +172,8 @@ int cmd_eval(int argc, char **argv) {
          .arg = "N",
          .help = "score the first N tokens of each document (default 1024)",
          .min = 2,
-         .max = 1 << 24},
+         .max = 1 << 24,
+         .given = &opt.tokens_given},
         {.name = "limit",
          .kind = OPT_INT,
          .value = &opt.n_docs,

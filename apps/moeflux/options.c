@@ -55,7 +55,7 @@ static void print_help(const opt_spec *spec) {
         const opt_def *d = &spec->defs[i];
         char left[64];
         snprintf(left, sizeof left, "--%s%s%s", d->name, d->arg ? " " : "", d->arg ? d->arg : "");
-        printf("  %-20s %s\n", left, d->help);
+        printf("  %-23s %s\n", left, d->help);
     }
     if (spec->examples) printf("\nexamples:\n%s", spec->examples);
 }
@@ -67,9 +67,9 @@ static opt_result bad_usage(const opt_spec *spec) {
 }
 
 static opt_result unknown_option(const opt_spec *spec, const char *name) {
-    const char *names[64];
+    const char *names[OPT_MAX_ROWS + 1];
     int n = 0;
-    for (int i = 0; i < spec->n_defs && n < 63; i++) names[n++] = spec->defs[i].name;
+    for (int i = 0; i < spec->n_defs; i++) names[n++] = spec->defs[i].name;
     names[n++] = "help";
     const char *near = opt_nearest(name, names, n);
     if (near)
@@ -226,7 +226,23 @@ static opt_result short_option(const opt_spec *spec, const char *text) {
     return bad_usage(spec);
 }
 
-opt_result opt_parse(const opt_spec *spec, int argc, char **argv, const char *words[OPT_MAX_WORDS]) {
+/* The rows, with those of groups in their places. */
+static int flatten(const opt_spec *spec, opt_def rows[OPT_MAX_ROWS]) {
+    int n = 0;
+    for (int i = 0; i < spec->n_defs; i++) {
+        opt_def of_group[OPT_MAX_ROWS];
+        const opt_def *from = &spec->defs[i];
+        int count = 1;
+        if (from->kind == OPT_GROUP) {
+            count = from->group(from->value, of_group);
+            from = of_group;
+        }
+        for (int k = 0; k < count && n < OPT_MAX_ROWS; k++) rows[n++] = from[k];
+    }
+    return n;
+}
+
+static opt_result parse(const opt_spec *spec, int argc, char **argv, const char *words[OPT_MAX_WORDS]) {
     int n_words = 0;
     bool options = true;
     for (int i = 1; i < argc; i++) {
@@ -249,4 +265,12 @@ opt_result opt_parse(const opt_spec *spec, int argc, char **argv, const char *wo
         return bad_usage(spec);
     }
     return OPT_DONE;
+}
+
+opt_result opt_parse(const opt_spec *spec, int argc, char **argv, const char *words[OPT_MAX_WORDS]) {
+    opt_def rows[OPT_MAX_ROWS];
+    opt_spec flat = *spec;
+    flat.n_defs = flatten(spec, rows);
+    flat.defs = rows;
+    return parse(&flat, argc, argv, words);
 }

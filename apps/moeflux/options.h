@@ -14,6 +14,7 @@ typedef enum opt_kind {
     OPT_SIZE,   /* int64_t bytes, written 6G, 512M, 1.5T or 123456 */
     OPT_CHOICE, /* int: the place of the word in `choices` */
     OPT_LIST,   /* opt_list: the option may be given several times */
+    OPT_GROUP,  /* stands for the rows that `group` makes for value */
 } opt_kind;
 
 typedef struct opt_def {
@@ -23,8 +24,9 @@ typedef struct opt_def {
     const char *arg;  /* what the help calls the value */
     const char *help; /* one line */
     double min, max;
-    bool *given;                /* set to true when the option is there; may be NULL */
-    const char *const *choices; /* OPT_CHOICE: words, NULL ends */
+    bool *given;                                     /* set to true when the option is there; may be NULL */
+    const char *const *choices;                      /* OPT_CHOICE: words, NULL ends */
+    int (*group)(void *value, struct opt_def *rows); /* fills rows, returns how many */
 } opt_def;
 
 typedef struct opt_spec {
@@ -39,6 +41,7 @@ typedef struct opt_spec {
 typedef enum opt_result { OPT_DONE = 0, OPT_HELP, OPT_BAD } opt_result;
 
 #define OPT_MAX_WORDS 4
+#define OPT_MAX_ROWS 64
 
 /* Fills the targets and words. OPT_HELP: the help was asked for and printed. OPT_BAD: said what is wrong. */
 opt_result opt_parse(const opt_spec *spec, int argc, char **argv, const char *words[OPT_MAX_WORDS]);
@@ -46,54 +49,10 @@ opt_result opt_parse(const opt_spec *spec, int argc, char **argv, const char *wo
 /* The nearest of n names by edit distance, or NULL when none is near. */
 const char *opt_nearest(const char *name, const char *const *names, int n);
 
-/* Rows for the options that all evaluating commands have; m is an app_model_options. */
+/* The options that all evaluating commands have; m is an app_model_options. */
 #define OPT_MODEL_ROWS(m)                                                                                              \
-    {.name = "backend", .kind = OPT_STRING, .value = &(m).backend, .arg = "NAME", .help = "auto (default) or ref"},    \
-        {.name = "threads",                                                                                            \
-         .kind = OPT_INT,                                                                                              \
-         .value = &(m).threads,                                                                                        \
-         .arg = "N",                                                                                                   \
-         .help = "compute threads (default: one per core)",                                                            \
-         .min = 1,                                                                                                     \
-         .max = 1024},                                                                                                 \
-        {.name = "experts-per-token",                                                                                  \
-         .kind = OPT_INT,                                                                                              \
-         .value = &(m).experts_per_token,                                                                              \
-         .arg = "N",                                                                                                   \
-         .help = "fewer experts per token than the model has: faster, and lossy",                                      \
-         .min = 1,                                                                                                     \
-         .max = 1024},                                                                                                 \
-        {.name = "ram",                                                                                                \
-         .kind = OPT_SIZE,                                                                                             \
-         .value = &(m).ram,                                                                                            \
-         .arg = "SIZE",                                                                                                \
-         .help = "most memory to use, as 6G or 800M (default: what is free)"},                                         \
-        {.name = "io",                                                                                                 \
-         .kind = OPT_CHOICE,                                                                                           \
-         .value = &(m).io,                                                                                             \
-         .arg = "HOW",                                                                                                 \
-         .choices = APP_IO_NAMES,                                                                                      \
-         .help = "how experts are read: auto (default), mmap, pread or uring"},                                        \
-        {.name = "direct",                                                                                             \
-         .kind = OPT_CHOICE,                                                                                           \
-         .value = &(m).direct,                                                                                         \
-         .arg = "on|off",                                                                                              \
-         .choices = APP_SWITCH_NAMES,                                                                                  \
-         .help = "read past the page cache (default: what the drive is faster with)"},                                 \
-        {.name = "prefetch",                                                                                           \
-         .kind = OPT_CHOICE,                                                                                           \
-         .value = &(m).prefetch,                                                                                       \
-         .arg = "on|off",                                                                                              \
-         .choices = APP_SWITCH_NAMES,                                                                                  \
-         .help = "read likely experts ahead while the drive is idle (default on)"},                                    \
-        {.name = "experts-dir",                                                                                        \
-         .kind = OPT_LIST,                                                                                             \
-         .value = &(m).experts_dirs,                                                                                   \
-         .arg = "DIR",                                                                                                 \
-         .help = "where layer_NN.bin are; given twice, both drives are read at once"},                                 \
-    {                                                                                                                  \
-        .name = "verbose", .kind = OPT_FLAG, .value = &(m).verbose, .help = "say what is going on (also -v)"           \
-    }
+    { .name = "model", .kind = OPT_GROUP, .value = &(m), .group = app_model_rows }
+int app_model_rows(void *model_options, opt_def *rows);
 
 /* For the exit code of a command: help is fine, anything else is wrong usage. */
 static inline int opt_exit(opt_result r) {

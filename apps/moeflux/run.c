@@ -21,7 +21,7 @@
 typedef struct run_options {
     app_model_options model;
     const char *prompt;
-    int64_t n_tokens, top_k, n_ctx;
+    int64_t n_tokens, top_k;
     double temperature, top_p, min_p;
     uint64_t seed;
     bool raw, temperature_given, top_k_given, top_p_given, seed_given;
@@ -200,9 +200,7 @@ static void closing_line(const run_state *s, const run_options *opt) {
 
 static mf_status prepare(run_state *s, const char *dir, run_options *opt, mf_error *err) {
     mf_session_options so;
-    mf_session_options_init(&so);
-    so.n_ctx = (int32_t)opt->n_ctx;
-    so.cancel = app_interrupted;
+    app_session_options(&opt->model, &so);
     MF__TRY(app_open(dir, &opt->model, &s->model, err));
     MF__TRY(read_defaults(dir, opt, err));
     MF__TRY(mf__tokenizer_open(dir, &s->tok, err));
@@ -220,7 +218,7 @@ static int run(const char *dir, run_options *opt) {
     app_catch_interrupts();
     mf_status st = prepare(&s, dir, opt, &err);
     if (st == MF_OK) {
-        int32_t n_ctx = opt->n_ctx ? (int32_t)opt->n_ctx : mf_model_info_get(s.model)->n_ctx;
+        int32_t n_ctx = opt->model.n_ctx ? (int32_t)opt->model.n_ctx : mf_model_info_get(s.model)->n_ctx;
         st = generate(&s, opt->n_tokens, n_ctx, &err);
         if (st == MF_OK || st == MF_E_CANCELLED) {
             fputc('\n', stdout);
@@ -291,13 +289,6 @@ int cmd_run(int argc, char **argv) {
          .arg = "S",
          .help = "same seed, same text (default: from the clock; the last line says which)",
          .given = &opt.seed_given},
-        {.name = "ctx",
-         .kind = OPT_INT,
-         .value = &opt.n_ctx,
-         .arg = "N",
-         .help = "positions to hold (default: as many as the model was made for)",
-         .min = 1,
-         .max = 1 << 30},
         OPT_MODEL_ROWS(opt.model),
     };
     opt_spec spec = {

@@ -22,6 +22,12 @@ for command in run convert inspect check eval tokenize; do
     helps "help $command" "usage: moeflux $command" "$moeflux" help $command
 done
 
+for command in run check eval; do
+    for option in --backend --threads --ram --io --direct --prefetch --policy --experts-dir --ctx --chunk --cache-dir; do
+        helps "$command has $option" "  $option " "$moeflux" $command --help
+    done
+done
+
 wrong "no command" "usage: moeflux COMMAND" "$moeflux"
 wrong "unknown command" 'unknown command "frobnicate"' "$moeflux" frobnicate
 wrong "near command" "did you mean convert?" "$moeflux" convrt
@@ -44,6 +50,8 @@ wrong "size with a tail" "--ram is \"6Gx\"" "$moeflux" run --ram 6Gx
 wrong "no size" "--ram is \"0\"" "$moeflux" run --ram 0
 wrong "choice" "expected auto, mmap, pread or uring" "$moeflux" run --io teleport
 wrong "switch" "expected auto, on or off" "$moeflux" eval some --prefetch maybe
+wrong "policy" "expected mix, lfu or lru" "$moeflux" run --policy fifo
+wrong "chunk" "a whole number from 1 to 8192" "$moeflux" check a b --chunk 9000
 wrong "flag with a value" "--raw takes no value" "$moeflux" run --raw=yes
 wrong "too many words" "one argument too many" "$moeflux" run one two
 wrong "too few words" "2 arguments are missing" "$moeflux" convert

@@ -1,0 +1,156 @@
+/* The options that every evaluating command has, and opening a model with them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "app.h"
+#include "base/file.h"
+#include "options.h"
+
+static const char *const policies[] = {"mix", "lfu", "lru", NULL};
+
+int app_model_rows(void *model_options, opt_def *rows) {
+    static const char *const io[] = {"auto", "mmap", "pread", "uring", NULL}; /* in the order of mf_io */
+    static const char *const switches[] = {"auto", "on", "off", NULL};        /* of mf_switch */
+    app_model_options *m = model_options;
+    const opt_def all[] = {
+        {.name = "backend", .kind = OPT_STRING, .value = &m->backend, .arg = "NAME", .help = "auto (default) or ref"},
+        {.name = "threads",
+         .kind = OPT_INT,
+         .value = &m->threads,
+         .arg = "N",
+         .help = "compute threads (default: one per core)",
+         .min = 1,
+         .max = 1024},
+        {.name = "ctx",
+         .kind = OPT_INT,
+         .value = &m->n_ctx,
+         .arg = "N",
+         .help = "positions to hold (default: as many as the model was made for)",
+         .min = 1,
+         .max = 1 << 30},
+        {.name = "chunk",
+         .kind = OPT_INT,
+         .value = &m->n_chunk,
+         .arg = "N",
+         .help = "tokens of a prompt evaluated in one pass (default 512)",
+         .min = 1,
+         .max = 8192},
+        {.name = "ram",
+         .kind = OPT_SIZE,
+         .value = &m->ram,
+         .arg = "SIZE",
+         .help = "most memory to use, as 6G or 800M (default: what is free)"},
+        {.name = "io",
+         .kind = OPT_CHOICE,
+         .value = &m->io,
+         .arg = "HOW",
+         .choices = io,
+         .help = "how experts are read: auto (default), mmap, pread or uring"},
+        {.name = "direct",
+         .kind = OPT_CHOICE,
+         .value = &m->direct,
+         .arg = "on|off",
+         .choices = switches,
+         .help = "read past the page cache (default: what the drive is faster with)"},
+        {.name = "prefetch",
+         .kind = OPT_CHOICE,
+         .value = &m->prefetch,
+         .arg = "on|off",
+         .choices = switches,
+         .help = "read likely experts ahead while the drive is idle (default on)"},
+        {.name = "policy",
+         .kind = OPT_CHOICE,
+         .value = &m->policy,
+         .arg = "NAME",
+         .choices = policies,
+         .help = "which experts stay in memory: mix (default), lfu or lru"},
+        {.name = "experts-dir",
+         .kind = OPT_LIST,
+         .value = &m->experts_dirs,
+         .arg = "DIR",
+         .help = "where layer_NN.bin are; given twice, both drives are read at once"},
+        {.name = "experts-per-token",
+         .kind = OPT_INT,
+         .value = &m->experts_per_token,
+         .arg = "N",
+         .help = "fewer experts per token than the model has: faster, and lossy",
+         .min = 1,
+         .max = 1024},
+        {.name = "cache-dir",
+         .kind = OPT_STRING,
+         .value = &m->prompt_cache_dir,
+         .arg = "DIR",
+         .help = "keep the states of prompts there, for later runs with the same beginning"},
+        {.name = "cache-size",
+         .kind = OPT_SIZE,
+         .value = &m->prompt_cache_disk,
+         .arg = "SIZE",
+         .help = "most bytes in --cache-dir for this model (default 8G)"},
+        {.name = "verbose", .kind = OPT_FLAG, .value = &m->verbose, .help = "say what is going on (also -v)"},
+    };
+    memcpy(rows, all, sizeof all);
+    return (int)MF__COUNT(all);
+}
+
+void app_session_options(const app_model_options *opt, mf_session_options *out) {
+    mf_session_options_init(out);
+    out->n_ctx = (int32_t)opt->n_ctx;
+    out->n_chunk = (int32_t)opt->n_chunk;
+    out->cancel = app_interrupted;
+}
+
+/* A published checkpoint given where a native directory is wanted deserves a better answer than "file missing". */
+static mf_status refuse_checkpoint(const char *dir, mf_error *err) {
+    if (app_has_file(dir, "model_weights.json")) return MF_OK;
+    if (!app_has_file(dir, "model.safetensors") && !app_has_file(dir, "model.safetensors.index.json")) return MF_OK;
+    return mf__fail(err, MF_E_UNSUPPORTED,
+                    "%s is a checkpoint that has not been converted (no model_weights.json); "
+                    "first run: moeflux convert %s NEW_DIR",
+                    dir, dir);
+}
+
+/* Where speeds of drives are remembered; NULL when the environment does not say. malloc'd. */
+static char *cache_dir(void) {
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (base && *base == '/') return mf__path_join(base, "moeflux");
+    return home && *home == '/' ? mf__path_join(home, ".cache/moeflux") : NULL;
+}
+
+mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err) {
+    mf_model_options mo;
+    mf_model_options_init(&mo);
+    mo.backend = opt->backend;
+    mo.n_threads = (int)opt->threads;
+    mo.experts_per_token = (int)opt->experts_per_token;
+    mo.ram_bytes = opt->ram;
+    mo.io = (mf_io)opt->io;
+    mo.direct = (mf_switch)opt->direct;
+    mo.prefetch = (mf_switch)opt->prefetch;
+    mo.policy = policies[opt->policy];
+    mo.experts_dirs = opt->experts_dirs.items;
+    mo.n_experts_dirs = opt->experts_dirs.n;
+    mo.prompt_cache_ram = opt->prompt_cache_ram;
+    mo.prompt_cache_dir = opt->prompt_cache_dir;
+    mo.prompt_cache_disk = opt->prompt_cache_disk;
+    mo.log = app_log(opt->verbose);
+    *out = NULL;
+    MF__TRY(refuse_checkpoint(dir, err));
+    char *cache = cache_dir();
+    mo.cache_dir = cache;
+    mf_status st = mf_model_open(dir, &mo, out, err);
+    free(cache);
+    return st;
+}
+
+void app_say_experts(mf_model *model) {
+    mf_stats s;
+    char read[APP_BYTES_TEXT], ahead[APP_BYTES_TEXT];
+    mf_model_stats_get(model, &s);
+    if (!s.wanted || !strcmp(s.io, "mmap")) return;
+    double speed = s.busy_ns ? (double)(s.bytes_read + s.bytes_prefetched) / (double)s.busy_ns : 0; /* GB/s */
+    app_say("experts: %.1f %% of %lld were in memory; read %s and %s ahead at %.2f GB/s (%s%s), waited %.2f s",
+            100.0 * (double)s.hits / (double)s.wanted, (long long)s.wanted, app_bytes((double)s.bytes_read, read),
+            app_bytes((double)s.bytes_prefetched, ahead), speed, s.io, s.direct ? ", direct" : "",
+            (double)s.stall_ns * 1e-9);
+}
