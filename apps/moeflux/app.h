@@ -18,6 +18,8 @@ typedef struct app_command {
 
 int cmd_run(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
+int cmd_synth(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_eval(int argc, char **argv);

@@ -36,7 +36,7 @@ static int convert(const char *src, const char *dst, mf__convert_options *opt) {
     app_catch_interrupts();
     mf_status st = mf__convert(src, dst, opt, &err);
     progress_end(&j.bar);
-    if (st == MF_E_CANCELLED) app_say("stopped; %s was not written", dst);
+    if (st == MF_E_CANCELLED) app_say("stopped; %s was not written: %s", dst, err.text);
     if (st != MF_OK) return app_fail(&err);
     app_say("converted %s to %s (%s read) in %.1f s", src, dst, app_bytes((double)(j.total - j.bar.base), size),
             app_seconds() - j.bar.start);

@@ -9,6 +9,8 @@
 static const app_command COMMANDS[] = {
     {"run", cmd_run, "continue a text or answer a request"},
     {"convert", cmd_convert, "turn a published checkpoint into a model directory"},
+    {"verify", cmd_verify, "read a whole model again and compare it with its checksums"},
+    {"synth", cmd_synth, "write a model of a real shape with random weights, to measure with"},
     {"inspect", cmd_inspect, "say what a model directory holds and what it needs"},
     {"check", cmd_check, "compare a model with recorded logits and hidden states"},
     {"eval", cmd_eval, "mean negative log-likelihood of a text"},

@@ -126,6 +126,10 @@ static json_t *part_offsets(const mf__expert_layout *layout, int i) {
     return rest;
 }
 
+mf_status mf__native_experts_parse(const json_t *set, mf__expert_layout *layout, int *n_experts, mf_error *err) {
+    return mf__experts_from_json("moeflux: experts", set, layout, n_experts, err);
+}
+
 json_t *mf__experts_to_json(const mf__expert_layout *layout, int n_experts) {
     json_t *parts = json_array();
     for (int i = 0; i < MF_PART_COUNT; i++) {

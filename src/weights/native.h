@@ -29,8 +29,6 @@ typedef struct mf__native {
     int n_experts;            /* from the manifest block; 0 when absent */
     mf__expert_layout layout; /* valid when has_layout; then every expert file is long enough for n_experts */
     bool only_2bit;           /* no layout and no packed_experts: expert_files are those of packed_experts_2bit */
-    bool has_second;          /* there is a second set of experts, in packed_experts_2bit/ */
-    mf__expert_layout second; /* valid when has_second; same rows and columns */
 } mf__native;
 
 /* Opens a directory. Beside our own, the trees of the flash-moe tools are read: a parent with artifacts/ (manifest and
@@ -38,6 +36,9 @@ typedef struct mf__native {
  * not finish, is refused with a sentence that says what it is. After a failure *out is zeroed. */
 mf_status mf__native_open(const char *dir, mf__native *out, mf_error *err);
 void mf__native_close(mf__native *native); /* zeroed ones are fine; zeroes it */
+
+/* The description of a set of experts in a manifest ("experts" or "experts_2bit" of the block "moeflux"). */
+mf_status mf__native_experts_parse(const json_t *set, mf__expert_layout *layout, int *n_experts, mf_error *err);
 
 /* The manifest alone, from memory: what the fuzzer calls. bin (bin_size bytes) stands for model_weights.bin and must
  * outlive *out. Leaves config, dir and expert_files NULL. */

@@ -16,6 +16,8 @@
 
 #include "weights/native_writer.h"
 
+#define COMPANION_MAX ((size_t)1 << 30)
+
 mf_status mf__writer_no_memory(mf_error *err) {
     return mf__fail(err, MF_E_NOMEM, "no memory to write a model");
 }
@@ -45,6 +47,7 @@ static void writer_free(mf__native_writer *w) {
     json_decref(w->open_tensor);
     json_decref(w->tensors);
     json_decref(w->part_tensors);
+    json_decref(w->files);
     json_decref(w->notes);
     mf__strbuf_free(&w->pending);
     free(w->journal_path);
@@ -132,10 +135,11 @@ static mf_status begin(mf__native_writer *w, const char *dir, const mf__native_w
     w->dir = mf__path_trim(dir);
     w->tensors = json_object();
     w->part_tensors = json_object();
+    w->files = json_object();
     w->notes = json_array();
     size_t size = strlen(dir) + sizeof MF__PARTIAL;
     w->partial = malloc(size);
-    if (!w->dir || !w->tensors || !w->part_tensors || !w->notes || !w->partial || !w->sets[1].hashes)
+    if (!w->dir || !w->tensors || !w->part_tensors || !w->files || !w->notes || !w->partial || !w->sets[1].hashes)
         return mf__writer_no_memory(err);
     snprintf(w->partial, size, "%s" MF__PARTIAL, w->dir);
     MF__TRY(open_partial(w, work, err));
@@ -189,6 +193,31 @@ static bool add_set(json_t *own, const char *key, const mf__expert_set *set) {
     return obj && json_object_set(obj, "xxh64", set->hashes) == 0 && json_object_set_new(own, key, obj) == 0;
 }
 
+/* Checksums of the files that were put beside the weights. One that was announced and not written is left out. */
+static mf_status sum_files(mf__native_writer *w, json_t *own, mf_error *err) {
+    const char *name;
+    void *next;
+    json_t *value, *sums = json_object();
+    mf_status status = sums ? MF_OK : mf__writer_no_memory(err);
+    json_object_foreach_safe(w->files, next, name, value) {
+        char hash[17], *bytes = NULL, *path = mf__path_join(w->partial, name);
+        size_t size;
+        if (status == MF_OK && !path) status = mf__writer_no_memory(err);
+        if (status == MF_OK && mf__path_exists(path)) {
+            status = mf__file_read(path, COMPANION_MAX, &bytes, &size, err);
+            if (status == MF_OK) {
+                mf__hash_text(mf__hash_bytes(bytes, size), hash);
+                json_object_set_new(sums, name, json_pack("{s:I, s:s}", "size", (json_int_t)size, "xxh64", hash));
+            }
+        }
+        free(bytes);
+        free(path);
+    }
+    if (status == MF_OK && json_object_set(own, "files", sums) != 0) status = mf__writer_no_memory(err);
+    json_decref(sums);
+    return status;
+}
+
 static mf_status write_manifest(mf__native_writer *w, const char *source, const json_t *config, const json_t *about,
                                 mf_error *err) {
     json_t *own = json_pack("{s:i}", "version", MF_MANIFEST_VERSION);
@@ -196,6 +225,11 @@ static mf_status write_manifest(mf__native_writer *w, const char *source, const 
         (about && json_object_set_new(own, "conversion", json_deep_copy(about)) != 0)) {
         json_decref(own);
         return mf__writer_no_memory(err);
+    }
+    mf_status summed = sum_files(w, own, err);
+    if (summed != MF_OK) {
+        json_decref(own);
+        return summed;
     }
     json_t *root = json_pack("{s:s, s:I, s:o, s:O, s:o*}", "model", source, "num_tensors",
                              (json_int_t)json_object_size(w->tensors), "moeflux", own, "tensors", w->tensors, "config",

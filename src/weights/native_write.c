@@ -118,6 +118,7 @@ char *mf__native_writer_path(mf__native_writer *w, const char *name) {
     memcpy(line, name, n);
     line[n] = '\n';
     if (write(w->marker_fd, line, n + 1) != (ssize_t)(n + 1)) return NULL;
+    if (json_object_set_new(w->files, name, json_null()) != 0) return NULL;
     return mf__path_join(w->partial, name);
 }
 

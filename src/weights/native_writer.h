@@ -31,6 +31,7 @@ struct mf__native_writer {
     int marker_fd; /* locked */
     mf__outfile trunk;
     json_t *tensors; /* name -> description, in the order written */
+    json_t *files;   /* name -> size and checksum of the other files; null until finish */
     /* the tensor being written */
     json_t *open_tensor;
     char open_name[MF__NAME_MAX + 1];

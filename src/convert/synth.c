@@ -1,0 +1,258 @@
+/* Writing a random model: the plan of its tensors, and the stages that fill and write them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/direct.h"
+#include "base/file.h"
+#include "base/probe.h"
+#include "convert/pipe.h"
+#include "convert/synth_int.h"
+#include "quant/affine.h"
+
+#define ALIGN 4096
+#define GROUP 64
+#define N_SLOTS MF_SYNTH_SLOTS
+#define ITEM_BYTES ((int64_t)16 << 20)
+
+typedef mf__synth_state synth;
+typedef mf__synth_weight weight;
+typedef mf__synth_item item;
+
+void mf__synth_options_init(mf__synth_options *opt) {
+    *opt = (mf__synth_options){.shape = "a3b", .seed = 1, .expert_bits = 4, .trunk_bits = 8};
+}
+
+/* ---- the stages ---- */
+
+static bool has_experts(const synth *s, int layer) {
+    return s->bp.kinds[s->bp.kind_of[layer]].experts != NULL;
+}
+
+static mf_status load(void *ctx, void *slot, bool *end, mf_error *err) {
+    synth *s = ctx;
+    item *it = slot;
+    int n = s->bp.config.moe.n_experts;
+    (void)err;
+    it->w = NULL;
+    if (s->next_weight < s->n_weights) {
+        it->w = &s->weights[s->next_weight];
+        it->begin = s->next_row;
+        it->end = it->begin + it->w->chunk_rows < it->w->n_rows ? it->begin + it->w->chunk_rows : it->w->n_rows;
+        it->bytes = mf__tensor_bytes(&it->w->form) / it->w->n_rows * (it->end - it->begin);
+        s->next_row = it->end < it->w->n_rows ? it->end : 0;
+        s->next_weight += s->next_row == 0;
+        return MF_OK;
+    }
+    while (s->next_layer < s->bp.config.n_layers && !has_experts(s, s->next_layer)) s->next_layer++;
+    *end = s->next_layer >= s->bp.config.n_layers;
+    if (*end) return MF_OK;
+    it->layer = s->next_layer;
+    it->first = s->next_expert;
+    it->count = n - it->first < s->at_once ? n - it->first : s->at_once;
+    it->bytes = it->count * s->layout.stride;
+    s->next_expert += it->count;
+    if (s->next_expert == n) {
+        s->next_expert = 0;
+        s->next_layer++;
+    }
+    return MF_OK;
+}
+
+static mf_status work(void *ctx, void *slot, mf_error *err) {
+    synth *s = ctx;
+    item *it = slot;
+    if (s->opt->progress && s->opt->progress(s->opt->progress_user, atomic_load(&s->done), s->total))
+        return mf__fail(err, MF_E_CANCELLED, "stopped by the caller");
+    return mf__synth_fill(s, it, err);
+}
+
+static mf_status put_side(synth *s, const weight *w, const char *ending, const uint8_t *data, mf_error *err) {
+    char name[300];
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(w->name) - strlen(".weight")), w->name, ending);
+    mf__entry e = {.name = name,
+                   .type = w->form.scale_type,
+                   .n_dims = 2,
+                   .dims = {w->n_rows, w->n_cols / w->form.group},
+                   .data = data,
+                   .size = w->n_rows * mf__tensor_scale_bytes(&w->form)};
+    return mf__native_writer_tensor(s->writer, &e, 0, err);
+}
+
+static mf_status put_rows(synth *s, const item *it, mf_error *err) {
+    const weight *w = it->w;
+    const mf__tensor *form = &w->form;
+    mf__entry e = {.name = w->name, .type = form->type, .n_dims = 2, .dims = {w->n_rows, w->n_cols}};
+    int64_t rows = it->end - it->begin, data = rows * mf__tensor_row_bytes(form), side = mf__tensor_scale_bytes(form);
+    bool affine = form->type == MF_TYPE_AFFINE;
+    if (w->vector && w->n_rows == 1) e.n_dims = 1, e.dims[0] = w->n_cols;
+    if (w->vector && w->n_rows > 1) e.n_dims = 3, e.dims[2] = 1;
+    if (affine) e.type = MF_TYPE_U32, e.dims[1] = w->n_cols * form->bits / 32;
+    e.size = w->n_rows * mf__tensor_row_bytes(form);
+    if (it->begin == 0) MF__TRY(mf__native_writer_tensor_begin(s->writer, &e, affine ? form->bits : 0, err));
+    MF__TRY(mf__native_writer_tensor_data(s->writer, it->out, data, err));
+    if (affine) memcpy(s->scales + it->begin * side, it->out + data, (size_t)(rows * side));
+    if (affine) memcpy(s->biases + it->begin * side, it->out + data + rows * side, (size_t)(rows * side));
+    if (it->end < w->n_rows) return MF_OK;
+    MF__TRY(mf__native_writer_tensor_end(s->writer, err));
+    if (!affine) return MF_OK;
+    MF__TRY(put_side(s, w, ".scales", s->scales, err));
+    return put_side(s, w, ".biases", s->biases, err);
+}
+
+static mf_status put(void *ctx, void *slot, mf_error *err) {
+    synth *s = ctx;
+    item *it = slot;
+    int n = s->bp.config.moe.n_experts;
+    if (it->w) {
+        MF__TRY(put_rows(s, it, err));
+    } else {
+        if (it->first == 0) MF__TRY(mf__native_writer_experts_begin(s->writer, it->layer, &s->layout, n, err));
+        for (int i = 0; i < it->count; i++)
+            MF__TRY(mf__native_writer_expert(s->writer, it->out + i * s->layout.stride, err));
+        if (it->first + it->count == n) MF__TRY(mf__native_writer_experts_end(s->writer, err));
+    }
+    atomic_fetch_add(&s->done, it->bytes);
+    return MF_OK;
+}
+
+/* ---- the whole ---- */
+
+static bool is_router(const char *name) {
+    static const char end[] = ".mlp.gate.weight";
+    size_t n = strlen(name);
+    return n >= sizeof end && !strcmp(name + n - (sizeof end - 1), end);
+}
+
+static mf__tensor form_of(int64_t rows, int64_t cols, int bits) {
+    mf__tensor t = {.type = MF_TYPE_BF16, .n_planes = 1, .n_rows = rows, .n_cols = cols};
+    if (!bits || cols % GROUP) return t;
+    t.type = MF_TYPE_AFFINE;
+    t.bits = bits;
+    t.group = GROUP;
+    t.scale_type = MF_TYPE_BF16;
+    return t;
+}
+
+static mf_status add_weight(void *ctx, const char *name, const mf__weight_info *info, mf_error *err) {
+    synth *s = ctx;
+    weight w = {.vector = info->kind == MF_WEIGHT_VECTOR, .n_rows = info->n_rows, .n_cols = info->n_cols, .layer = -1};
+    w.router = is_router(name);
+    w.form = form_of(w.n_rows, w.n_cols, w.router ? 0 : s->opt->trunk_bits);
+    if (w.vector) w.form = (mf__tensor){.type = MF_TYPE_F32, .n_planes = 1, .n_rows = w.n_rows, .n_cols = w.n_cols};
+    sscanf(name, "model.layers.%d.", &w.layer);
+    int64_t row = mf__tensor_bytes(&w.form) / w.n_rows, side = w.n_rows * mf__tensor_scale_bytes(&w.form);
+    w.chunk_rows = w.form.type == MF_TYPE_AFFINE && row * w.n_rows > ITEM_BYTES ? ITEM_BYTES / row : w.n_rows;
+    if (row * w.chunk_rows > s->max_out) s->max_out = row * w.chunk_rows;
+    if (side > s->max_side) s->max_side = side;
+    weight *grown = realloc(s->weights, (size_t)(s->n_weights + 1) * sizeof *grown);
+    w.name = strdup(name);
+    if (grown) s->weights = grown;
+    if (!grown || !w.name) {
+        free(w.name);
+        return mf__fail(err, MF_E_NOMEM, "no memory for a model's plan");
+    }
+    s->weights[s->n_weights++] = w;
+    s->total += mf__tensor_bytes(&w.form);
+    return MF_OK;
+}
+
+static mf_status plan(synth *s, mf_error *err) {
+    const mf__config *c = &s->bp.config;
+    MF__TRY(mf__blueprint_each_weight(&s->bp, add_weight, s, err));
+    for (int p = 0; p < MF_PART_COUNT; p++) {
+        int64_t rows = p == MF_PART_DOWN ? c->n_hidden : c->moe.n_inner;
+        mf__tensor form = form_of(rows, p == MF_PART_DOWN ? c->moe.n_inner : c->n_hidden, s->opt->expert_bits);
+        s->layout.part[p].type = form.type;
+        s->layout.part[p].n_rows = form.n_rows;
+        s->layout.part[p].n_cols = form.n_cols;
+        s->layout.part[p].bits = form.bits;
+        s->layout.part[p].group = form.group;
+        s->layout.part[p].scale_type = form.scale_type;
+    }
+    MF__TRY(mf__expert_layout_pack(&s->layout, ALIGN, err));
+    for (int l = 0; l < c->n_layers; l++)
+        if (has_experts(s, l)) s->total += c->moe.n_experts * s->layout.stride;
+    int64_t n = ITEM_BYTES / s->layout.stride;
+    s->at_once = n < 2 ? 2 : n > 64 ? 64 : (int)n;
+    if (s->at_once * s->layout.stride > s->max_out) s->max_out = s->at_once * s->layout.stride;
+    return MF_OK;
+}
+
+static mf_status write_json(mf__native_writer *w, const char *name, json_t *root, mf_error *err) {
+    char *path = mf__native_writer_path(w, name), *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    mf_status st = path && text ? mf__file_replace(path, text, strlen(text), err)
+                                : mf__fail(err, MF_E_NOMEM, "no memory for %s", name);
+    free(path);
+    free(text);
+    return st;
+}
+
+static mf_status run(synth *s, json_t *config, mf_error *err) {
+    int threads = s->opt->n_threads;
+    mf__cpu cpu;
+    mf__cpu_probe(&cpu);
+    MF__TRY(mf__pool_create(threads ? threads : cpu.n_logical > 0 ? cpu.n_logical : 1, &s->pool, err));
+    void *slots[N_SLOTS];
+    for (int i = 0; i < N_SLOTS; i++) {
+        slots[i] = &s->items[i];
+        s->items[i].out = mf__direct_alloc((size_t)s->max_out);
+        if (!s->items[i].out) return mf__fail(err, MF_E_NOMEM, "no memory for %lld bytes", (long long)s->max_out);
+        memset(s->items[i].out, 0, (size_t)s->max_out); /* what lies between an expert and its stride */
+    }
+    s->scales = malloc((size_t)s->max_side + 1);
+    s->biases = malloc((size_t)s->max_side + 1);
+    if (!s->scales || !s->biases) return mf__fail(err, MF_E_NOMEM, "no memory for %lld bytes", (long long)s->max_side);
+    json_t *tokenizer = mf__synth_tokenizer();
+    mf_status st = write_json(s->writer, "config.json", config, err);
+    if (st == MF_OK) st = write_json(s->writer, "tokenizer.json", tokenizer, err);
+    json_decref(tokenizer);
+    mf__pipe pipe = {.ctx = s, .n_slots = N_SLOTS, .slots = slots, .load = load, .work = work, .put = put};
+    return st == MF_OK ? mf__pipe_run(&pipe, err) : st;
+}
+
+static mf_status check_options(const mf__synth_options *opt, mf_error *err) {
+    int bits[2] = {opt->expert_bits, opt->trunk_bits};
+    for (int i = 0; i < 2; i++)
+        if (!mf__affine_bits_ok(bits[i]))
+            return mf__fail(err, MF_E_INVALID, "%d bits are not possible; possible are 2, 3, 4, 5, 6 and 8", bits[i]);
+    if (!(opt->popularity >= 0 && opt->popularity <= 4))
+        return mf__fail(err, MF_E_INVALID, "a popularity of %g is not possible; 0 to 4 is", opt->popularity);
+    return MF_OK;
+}
+
+static void release(synth *s) {
+    for (int i = 0; i < N_SLOTS; i++) mf__direct_free(s->items[i].out, (size_t)s->max_out);
+    for (int64_t i = 0; i < s->n_weights; i++) free(s->weights[i].name);
+    free(s->weights);
+    free(s->scales);
+    free(s->biases);
+    mf__pool_free(s->pool);
+    mf__blueprint_free(&s->bp);
+}
+
+mf_status mf__synth(const mf__synth_options *opt, const char *dst, mf_error *err) {
+    synth s = {.opt = opt};
+    mf__config config;
+    MF__TRY(check_options(opt, err));
+    json_t *json = mf__synth_config(opt->shape, opt->n_layers, err);
+    if (!json) return err ? err->status : MF_E_INVALID;
+    mf_status st = mf__config_parse(json, "config.json", &config, err);
+    if (st == MF_OK) st = mf__blueprint_build(&config, &s.bp, err);
+    if (st == MF_OK && opt->popularity > 0 && config.moe.n_groups > 1)
+        st = mf__fail(err, MF_E_UNSUPPORTED,
+                      "popularity is not possible in the shape %s: its router chooses groups first", opt->shape);
+    if (st == MF_OK) st = plan(&s, err);
+    if (st == MF_OK) st = mf__native_writer_begin(dst, &s.writer, err);
+    if (st == MF_OK) st = run(&s, json, err);
+    if (st == MF_OK) {
+        char name[64];
+        snprintf(name, sizeof name, "synthetic %s", opt->shape);
+        st = mf__native_writer_finish(s.writer, name, json, err);
+    } else {
+        mf__native_writer_abort(s.writer);
+    }
+    release(&s);
+    json_decref(json);
+    return st;
+}

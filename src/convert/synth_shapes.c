@@ -1,0 +1,105 @@
+/* The shapes: configs as the published models have them, reduced to what decides shapes and arithmetic. */
+#include <stdio.h>
+#include <string.h>
+
+#include "convert/synth.h"
+#include "model/config.h"
+
+typedef struct shape {
+    const char *name;
+    int n_layers, min_layers;
+    const char *config; /* without num_hidden_layers */
+} shape;
+
+#define QWEN                                                                                                           \
+    "\"architectures\": [\"Qwen3_5MoeForCausalLM\"], \"model_type\": \"qwen3_5_moe_text\", \"rms_norm_eps\": 1e-06, "  \
+    "\"partial_rotary_factor\": 0.25, \"rope_theta\": 10000000.0, \"full_attention_interval\": 4, "                    \
+    "\"linear_conv_kernel_dim\": 4, \"tie_word_embeddings\": false, \"eos_token_id\": 256, "
+
+static const shape SHAPES[] = {
+    {"a3b", 40, 1,
+     "{" QWEN "\"hidden_size\": 2048, \"vocab_size\": 248320, \"max_position_embeddings\": 262144, "
+     "\"num_attention_heads\": 16, \"num_key_value_heads\": 2, \"head_dim\": 256, \"linear_num_key_heads\": 16, "
+     "\"linear_num_value_heads\": 32, \"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128, "
+     "\"num_experts\": 256, \"num_experts_per_tok\": 8, \"moe_intermediate_size\": 512, "
+     "\"shared_expert_intermediate_size\": 512}"},
+    {"a17b", 60, 1,
+     "{" QWEN "\"hidden_size\": 4096, \"vocab_size\": 248320, \"max_position_embeddings\": 262144, "
+     "\"num_attention_heads\": 32, \"num_key_value_heads\": 2, \"head_dim\": 256, \"linear_num_key_heads\": 16, "
+     "\"linear_num_value_heads\": 64, \"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128, "
+     "\"num_experts\": 512, \"num_experts_per_tok\": 10, \"moe_intermediate_size\": 1024, "
+     "\"shared_expert_intermediate_size\": 1024}"},
+    {"deepseek", 61, 4,
+     "{\"architectures\": [\"DeepseekV3ForCausalLM\"], \"model_type\": \"deepseek_v3\", \"rms_norm_eps\": 1e-06, "
+     "\"hidden_size\": 7168, \"vocab_size\": 129280, \"max_position_embeddings\": 163840, \"intermediate_size\": "
+     "18432, "
+     "\"num_attention_heads\": 128, \"num_key_value_heads\": 128, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, "
+     "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"first_k_dense_replace\": 3, "
+     "\"n_routed_experts\": 256, \"n_shared_experts\": 1, \"num_experts_per_tok\": 8, \"n_group\": 8, "
+     "\"topk_group\": 4, \"moe_intermediate_size\": 2048, \"norm_topk_prob\": true, \"routed_scaling_factor\": 2.5, "
+     "\"scoring_func\": \"sigmoid\", \"topk_method\": \"noaux_tc\", \"rope_theta\": 10000, "
+     "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"beta_fast\": 32, \"beta_slow\": 1, \"mscale\": 1.0, "
+     "\"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 4096}, \"tie_word_embeddings\": false, "
+     "\"eos_token_id\": 256}"},
+    {"tiny", 4, 1,
+     "{" QWEN "\"hidden_size\": 256, \"vocab_size\": 512, \"max_position_embeddings\": 4096, "
+     "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"linear_num_key_heads\": 2, "
+     "\"linear_num_value_heads\": 4, \"linear_key_head_dim\": 64, \"linear_value_head_dim\": 64, "
+     "\"num_experts\": 64, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 128, "
+     "\"shared_expert_intermediate_size\": 128}"},
+};
+
+const char *const mf__synth_shapes[] = {"a3b", "a17b", "deepseek", "tiny", NULL};
+
+json_t *mf__synth_config(const char *name, int n_layers, mf_error *err) {
+    for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
+        const shape *s = &SHAPES[i];
+        if (strcmp(s->name, name)) continue;
+        if (!n_layers) n_layers = s->n_layers;
+        if (n_layers < s->min_layers || n_layers > MF_MAX_LAYERS) {
+            mf__fail(err, MF_E_INVALID, "%d layers are not possible in the shape %s: %d to %d are", n_layers, name,
+                     s->min_layers, MF_MAX_LAYERS);
+            return NULL;
+        }
+        json_t *config = json_loads(s->config, JSON_REJECT_DUPLICATES, NULL);
+        if (!config || json_object_set_new(config, "num_hidden_layers", json_integer(n_layers)) != 0) {
+            json_decref(config);
+            mf__fail(err, MF_E_NOMEM, "no memory for a config");
+            return NULL;
+        }
+        return config;
+    }
+    mf__fail(err, MF_E_INVALID, "the shape \"%s\" is not known; known are a3b, a17b, deepseek and tiny", name);
+    return NULL;
+}
+
+/* How byte-level BPE spells a byte: printable ones as themselves, the others from U+0100 on. */
+static void byte_text(int byte, char out[3]) {
+    bool plain = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    int code = byte;
+    if (!plain) code = 256 + (byte <= 32 ? byte : byte <= 160 ? byte - 127 + 33 : 67);
+    if (code < 128) {
+        out[0] = (char)code;
+        out[1] = '\0';
+    } else {
+        out[0] = (char)(0xC0 | code >> 6);
+        out[1] = (char)(0x80 | (code & 63));
+        out[2] = '\0';
+    }
+}
+
+json_t *mf__synth_tokenizer(void) {
+    json_t *vocab = json_object();
+    for (int b = 0; b < 256; b++) {
+        char text[3];
+        byte_text(b, text);
+        json_object_set_new(vocab, text, json_integer(b));
+    }
+    return json_pack("{s:s, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:n, s:{s:s, s:b, s:b, s:b}, "
+                     "s:{s:s, s:b, s:b, s:b}, s:{s:s, s:o, s:[]}}",
+                     "version", "1.0", "added_tokens", "id", 256, "content", "<|endoftext|>", "single_word", 0,
+                     "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1, "normalizer", "pre_tokenizer", "type",
+                     "ByteLevel", "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "decoder", "type",
+                     "ByteLevel", "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "model", "type", "BPE",
+                     "vocab", vocab, "merges");
+}
