@@ -50,8 +50,8 @@ static mf_status experts_begin(void *w, int layer, const mf__expert_layout *layo
     return mf__native_writer_experts_begin(w, layer, layout, n, err);
 }
 
-static mf_status expert(void *w, const void *blob, const void *second, mf_error *err) {
-    return mf__native_writer_expert_pair(w, blob, second, err);
+static mf_status experts(void *w, const mf__expert_run *run, mf_error *err) {
+    return mf__native_writer_expert_run(w, run, err);
 }
 
 static mf_status experts_end(void *w, mf_error *err) {
@@ -64,7 +64,7 @@ static mf_status part(void *w, json_t *note, mf_error *err) {
 
 mf__sink mf__sink_writer(mf__native_writer *w) {
     return (mf__sink){w,          has_tensor,    experts_done, tensor_begin, tensor_data,
-                      tensor_end, experts_begin, expert,       experts_end,  part};
+                      tensor_end, experts_begin, experts,      experts_end,  part};
 }
 
 /* ---- before ---- */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/direct.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/probe.h"
 #include "convert/pipe.h"
@@ -27,6 +28,7 @@ typedef struct item {
     bool lossy;
     int64_t source_bytes;
     uint8_t *in, *out; /* out: codes, scales, biases; or experts one stride after the other, then the second set */
+    uint64_t *hashes;  /* [count] of experts, then of the second set */
 } item;
 
 typedef struct flow {
@@ -178,6 +180,25 @@ static mf_status work_expert(flow *f, item *it, int i, int set, uint8_t *blob, m
     return MF_OK;
 }
 
+typedef struct hash_region {
+    item *it;
+    const mf__plan *plan;
+} hash_region;
+
+/* Checksums, and zeros in the space behind each expert. */
+static void hash_experts(void *ctx, int64_t begin, int64_t end, int thread) {
+    hash_region *h = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        bool second = i >= h->it->count;
+        const mf__expert_layout *l = second ? &h->plan->second : &h->plan->layout;
+        uint8_t *blob = second ? h->it->out + h->it->count * h->plan->layout.stride + (i - h->it->count) * l->stride
+                               : h->it->out + i * l->stride;
+        memset(blob + l->bytes, 0, (size_t)(l->stride - l->bytes));
+        h->it->hashes[i] = mf__hash_bytes(blob, (size_t)l->bytes);
+    }
+}
+
 static mf_status work_experts(flow *f, item *it, mf_error *err) {
     const mf__plan *p = f->plan;
     memset(it->loss, 0, sizeof it->loss);
@@ -188,6 +209,8 @@ static mf_status work_experts(flow *f, item *it, mf_error *err) {
         if (p->opt->also_2bit)
             MF__TRY(work_expert(f, it, i, 1, it->out + it->count * p->layout.stride + i * p->second.stride, err));
     }
+    hash_region h = {it, p};
+    mf__pool_run(f->pool, hash_experts, &h, it->count * (p->opt->also_2bit ? 2 : 1));
     return MF_OK;
 }
 
@@ -280,9 +303,12 @@ static mf_status put_experts(flow *f, item *it, mf_error *err) {
     bool second = p->opt->also_2bit;
     if (it->first == f->sink->experts_done(f->sink->ctx, it->layer))
         MF__TRY(f->sink->experts_begin(f->sink->ctx, it->layer, &p->layout, n, err));
-    for (int i = 0; i < it->count; i++)
-        MF__TRY(f->sink->expert(f->sink->ctx, it->out + i * p->layout.stride,
-                                second ? it->out + it->count * p->layout.stride + i * p->second.stride : NULL, err));
+    mf__expert_run run = {.n = it->count,
+                          .blobs = it->out,
+                          .seconds = second ? it->out + it->count * p->layout.stride : NULL,
+                          .hashes = it->hashes,
+                          .second_hashes = it->hashes + it->count};
+    if (it->count) MF__TRY(f->sink->experts(f->sink->ctx, &run, err));
     if (it->count)
         MF__TRY(f->sink->part(
             f->sink->ctx, it->lossy ? mf__report_note_experts(it->layer, (const mf__loss(*)[3])it->loss, second) : NULL,
@@ -333,7 +359,8 @@ static mf_status reserve(flow *f, mf_error *err) {
         it->in = mf__direct_alloc((size_t)p->max_in);
         it->out = mf__direct_alloc((size_t)p->max_out);
         it->src = calloc((size_t)p->experts_at_once * 2 * MF_PART_COUNT + 1, sizeof *it->src);
-        ok = ok && it->in && it->out && it->src;
+        it->hashes = malloc(((size_t)p->experts_at_once * 2 + 1) * sizeof *it->hashes);
+        ok = ok && it->in && it->out && it->src && it->hashes;
     }
     if (ok) return MF_OK;
     return mf__fail(err, MF_E_NOMEM, "no memory for a conversion: it needs about %lld MB",
@@ -345,6 +372,7 @@ static void release(flow *f) {
         mf__direct_free(f->items[i].in, (size_t)f->plan->max_in);
         mf__direct_free(f->items[i].out, (size_t)f->plan->max_out);
         free(f->items[i].src);
+        free(f->items[i].hashes);
     }
     free(f->rows);
     free(f->scratch);

@@ -17,7 +17,7 @@ typedef struct mf__sink {
     mf_status (*tensor_data)(void *ctx, const void *data, int64_t size, mf_error *err);
     mf_status (*tensor_end)(void *ctx, mf_error *err);
     mf_status (*experts_begin)(void *ctx, int layer, const mf__expert_layout *layout, int n_experts, mf_error *err);
-    mf_status (*expert)(void *ctx, const void *blob, const void *second, mf_error *err);
+    mf_status (*experts)(void *ctx, const mf__expert_run *run, mf_error *err);
     mf_status (*experts_end)(void *ctx, mf_error *err);
     mf_status (*part)(void *ctx, json_t *note, mf_error *err);
 } mf__sink;

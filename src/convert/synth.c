@@ -108,8 +108,8 @@ static mf_status put(void *ctx, void *slot, mf_error *err) {
         MF__TRY(put_rows(s, it, err));
     } else {
         if (it->first == 0) MF__TRY(mf__native_writer_experts_begin(s->writer, it->layer, &s->layout, n, err));
-        for (int i = 0; i < it->count; i++)
-            MF__TRY(mf__native_writer_expert(s->writer, it->out + i * s->layout.stride, err));
+        mf__expert_run run = {.n = it->count, .blobs = it->out, .hashes = it->hashes};
+        MF__TRY(mf__native_writer_expert_run(s->writer, &run, err));
         if (it->first + it->count == n) MF__TRY(mf__native_writer_experts_end(s->writer, err));
     }
     atomic_fetch_add(&s->done, it->bytes);
@@ -174,7 +174,7 @@ static mf_status plan(synth *s, mf_error *err) {
     for (int l = 0; l < c->n_layers; l++)
         if (has_experts(s, l)) s->total += c->moe.n_experts * s->layout.stride;
     int64_t n = ITEM_BYTES / s->layout.stride;
-    s->at_once = n < 2 ? 2 : n > 64 ? 64 : (int)n;
+    s->at_once = n < 2 ? 2 : n > MF_SYNTH_EXPERTS ? MF_SYNTH_EXPERTS : (int)n;
     if (s->at_once * s->layout.stride > s->max_out) s->max_out = s->at_once * s->layout.stride;
     return MF_OK;
 }
@@ -198,7 +198,6 @@ static mf_status run(synth *s, json_t *config, mf_error *err) {
         slots[i] = &s->items[i];
         s->items[i].out = mf__direct_alloc((size_t)s->max_out);
         if (!s->items[i].out) return mf__fail(err, MF_E_NOMEM, "no memory for %lld bytes", (long long)s->max_out);
-        memset(s->items[i].out, 0, (size_t)s->max_out); /* what lies between an expert and its stride */
     }
     s->scales = malloc((size_t)s->max_side + 1);
     s->biases = malloc((size_t)s->max_side + 1);

@@ -31,11 +31,11 @@ typedef struct random {
     uint64_t at;
 } random_t;
 
+/* A counter, and both halves of a wide product of it: one multiplication for eight bytes. */
 static inline uint64_t draw(random_t *r) {
-    uint64_t z = r->at += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
+    r->at += 0xA0761D6478BD642Fu;
+    unsigned __int128 wide = (unsigned __int128)r->at * (r->at ^ 0xE7037ED1A0B428DBu);
+    return (uint64_t)(wide >> 64) ^ (uint64_t)wide;
 }
 
 static random_t random_of(uint64_t seed, const char *name, int64_t a, int64_t b) {
@@ -108,7 +108,7 @@ static void affine_row(random_t *r, const mf__tensor *form, double deviation, bo
 typedef struct fill {
     const synth *s;
     const weight *w;
-    const item *it;
+    item *it;
     uint8_t *data, *scales, *biases;
     double deviation;
     bool zero_first, peak;
@@ -129,7 +129,7 @@ static void fill_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-static void fill_matrix(const synth *s, const item *it) {
+static void fill_matrix(const synth *s, item *it) {
     const weight *w = it->w;
     int64_t rows = it->end - it->begin, data = rows * mf__tensor_row_bytes(&w->form);
     int64_t side = rows * mf__tensor_scale_bytes(&w->form);
@@ -253,8 +253,13 @@ static void fill_expert(const synth *s, int layer, int expert, uint8_t *blob) {
 static void fill_experts(void *ctx, int64_t begin, int64_t end, int thread) {
     const fill *f = ctx;
     (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        fill_expert(f->s, f->it->layer, f->it->first + (int)i, f->it->out + i * f->s->layout.stride);
+    const mf__expert_layout *l = &f->s->layout;
+    for (int64_t i = begin; i < end; i++) {
+        uint8_t *blob = f->it->out + i * l->stride;
+        fill_expert(f->s, f->it->layer, f->it->first + (int)i, blob);
+        memset(blob + l->bytes, 0, (size_t)(l->stride - l->bytes));
+        f->it->hashes[i] = mf__hash_bytes(blob, (size_t)l->bytes);
+    }
 }
 
 mf_status mf__synth_fill(mf__synth_state *s, mf__synth_item *it, mf_error *err) {

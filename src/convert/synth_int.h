@@ -10,6 +10,7 @@
 #include "weights/native.h"
 
 #define MF_SYNTH_SLOTS 3
+#define MF_SYNTH_EXPERTS 64 /* at most so many in an item */
 
 typedef struct mf__synth_weight {
     char *name;
@@ -25,6 +26,7 @@ typedef struct mf__synth_item {
     int layer, first, count;   /* experts */
     int64_t bytes;
     uint8_t *out; /* codes, scales, biases of the rows; or experts, a stride apart */
+    uint64_t hashes[MF_SYNTH_EXPERTS];
 } mf__synth_item;
 
 typedef struct mf__synth_state {

@@ -10,8 +10,7 @@
 typedef struct check {
     const mf__native *native;
     const json_t *tensors, *sets[2]; /* sets: layer -> checksums */
-    const mf__expert_layout *layouts[2];
-    char name[256]; /* of the tensor at hand */
+    char name[256];                  /* of the tensor at hand */
     uint64_t want;
     mf__hash hash;
     int layer, expert;
@@ -70,7 +69,6 @@ static mf_status experts_begin(void *ctx, int layer, const mf__expert_layout *la
     if (!c->native->has_layout || layout->bytes != c->native->layout.bytes || n != c->native->n_experts)
         return mf__fail(err, MF_E_MISMATCH, "the experts of %s are laid out unlike those that the source gives",
                         c->native->dir);
-    c->layouts[0] = layout;
     for (int s = 0; s < 2; s++) {
         const json_t *text = json_object_get(c->sets[s], key);
         c->layer_hashes[s] = json_string_length(text) == (size_t)n * 16 ? json_string_value(text) : NULL;
@@ -78,20 +76,22 @@ static mf_status experts_begin(void *ctx, int layer, const mf__expert_layout *la
     return MF_OK;
 }
 
-static mf_status expert(void *ctx, const void *blob, const void *second, mf_error *err) {
+static mf_status check_expert(const check *c, int set, uint64_t hash, mf_error *err) {
+    uint64_t want;
+    if (!c->layer_hashes[set] || !mf__hash_parse(c->layer_hashes[set] + 16 * c->expert, &want))
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s has no checksums of layer %d: convert the model again",
+                        c->native->dir, c->layer);
+    if (hash == want) return MF_OK;
+    return mf__fail(err, MF_E_MISMATCH, "layer %d, expert %d%s of %s is not what the source gives", c->layer, c->expert,
+                    set ? " (2 bits)" : "", c->native->dir);
+}
+
+static mf_status experts(void *ctx, const mf__expert_run *run, mf_error *err) {
     check *c = ctx;
-    const void *blobs[2] = {blob, second};
-    for (int s = 0; s < 2; s++) {
-        uint64_t want;
-        if (!blobs[s]) continue;
-        if (!c->layer_hashes[s] || !mf__hash_parse(c->layer_hashes[s] + 16 * c->expert, &want))
-            return mf__fail(err, MF_E_UNSUPPORTED, "%s has no checksums of layer %d: convert the model again",
-                            c->native->dir, c->layer);
-        if (mf__hash_bytes(blobs[s], (size_t)c->layouts[s]->bytes) != want)
-            return mf__fail(err, MF_E_MISMATCH, "layer %d, expert %d%s of %s is not what the source gives", c->layer,
-                            c->expert, s ? " (2 bits)" : "", c->native->dir);
+    for (int i = 0; i < run->n; i++, c->expert++) {
+        MF__TRY(check_expert(c, 0, run->hashes[i], err));
+        if (run->seconds) MF__TRY(check_expert(c, 1, run->second_hashes[i], err));
     }
-    c->expert++;
     return MF_OK;
 }
 
@@ -111,10 +111,9 @@ static mf_status compare(const mf__native *native, const mf__plan *plan, mf_erro
     check c = {.native = native,
                .tensors = json_object_get(native->manifest, "tensors"),
                .sets = {json_object_get(json_object_get(own, "experts"), "xxh64"),
-                        json_object_get(json_object_get(own, "experts_2bit"), "xxh64")},
-               .layouts = {&plan->layout, &plan->second}};
+                        json_object_get(json_object_get(own, "experts_2bit"), "xxh64")}};
     mf__sink sink = {&c,         has_tensor,    experts_done, tensor_begin, tensor_data,
-                     tensor_end, experts_begin, expert,       experts_end,  part};
+                     tensor_end, experts_begin, experts,      experts_end,  part};
     mf__stage *stage;
     MF__TRY(mf__stage_open(plan->cat, &stage, err));
     mf_status st = mf__flow_run(plan, stage, &sink, err);

@@ -197,30 +197,52 @@ mf_status mf__native_writer_experts_begin(mf__native_writer *w, int layer, const
     return keep_failure(w, experts_begin(w, layer, layout, n_experts, err));
 }
 
-static mf_status put_expert(mf__expert_set *set, const void *blob, mf_error *err) {
-    char hash[17];
-    mf__hash_text(mf__hash_bytes(blob, (size_t)set->layout.bytes), hash);
-    MF__TRY(mf__strbuf_append(&set->layer_hashes, hash, 16, err));
-    MF__TRY(mf__outfile_append(&set->file, blob, set->layout.bytes, err));
-    for (int64_t left = set->layout.stride - set->layout.bytes; left > 0; left -= (int64_t)sizeof zeros)
-        MF__TRY(
-            mf__outfile_append(&set->file, zeros, left < (int64_t)sizeof zeros ? left : (int64_t)sizeof zeros, err));
+static mf_status put_run(mf__expert_set *set, const uint8_t *blobs, const uint64_t *hashes, int n, mf_error *err) {
+    for (int i = 0; i < n; i++) {
+        char hash[17];
+        mf__hash_text(hashes[i], hash);
+        MF__TRY(mf__strbuf_append(&set->layer_hashes, hash, 16, err));
+    }
+    return mf__outfile_append(&set->file, blobs, n * set->layout.stride, err);
+}
+
+static mf_status expert_run(mf__native_writer *w, const mf__expert_run *run, mf_error *err) {
+    if (!w->in_layer || run->n > w->n_experts - w->next_expert || w->sets[1].used != (run->seconds != NULL))
+        return mf__fail(err, MF_E_INTERNAL, "%s: expert %d of %d in layer %d is not expected", w->dir, w->next_expert,
+                        w->n_experts, w->layer);
+    MF__TRY(put_run(&w->sets[0], run->blobs, run->hashes, run->n, err));
+    if (run->seconds) MF__TRY(put_run(&w->sets[1], run->seconds, run->second_hashes, run->n, err));
+    w->pending_bytes += run->n * (w->sets[0].layout.stride + (run->seconds ? w->sets[1].layout.stride : 0));
+    w->next_expert += run->n;
     return MF_OK;
 }
 
-static mf_status expert_pair(mf__native_writer *w, const void *blob, const void *second, mf_error *err) {
-    if (!w->in_layer || w->next_expert >= w->n_experts || w->sets[1].used != (second != NULL))
-        return mf__fail(err, MF_E_INTERNAL, "%s: expert %d of %d in layer %d is not expected", w->dir, w->next_expert,
-                        w->n_experts, w->layer);
-    MF__TRY(put_expert(&w->sets[0], blob, err));
-    if (second) MF__TRY(put_expert(&w->sets[1], second, err));
-    w->pending_bytes += w->sets[0].layout.stride + (second ? w->sets[1].layout.stride : 0);
-    w->next_expert++;
-    return MF_OK;
+mf_status mf__native_writer_expert_run(mf__native_writer *w, const mf__expert_run *run, mf_error *err) {
+    return keep_failure(w, expert_run(w, run, err));
+}
+
+/* A copy that is padded to the stride. */
+static uint8_t *padded(const mf__expert_layout *l, const void *blob) {
+    uint8_t *copy = blob ? calloc(1, (size_t)l->stride) : NULL;
+    if (copy) memcpy(copy, blob, (size_t)l->bytes);
+    return copy;
 }
 
 mf_status mf__native_writer_expert_pair(mf__native_writer *w, const void *blob, const void *second, mf_error *err) {
-    return keep_failure(w, expert_pair(w, blob, second, err));
+    const mf__expert_layout *l = &w->sets[0].layout, *l2 = &w->sets[1].layout;
+    if (!w->in_layer || (second && !w->sets[1].used))
+        return keep_failure(w, mf__fail(err, MF_E_INTERNAL, "%s: expert %d of %d in layer %d is not expected", w->dir,
+                                        w->next_expert, w->n_experts, w->layer));
+    uint8_t *copies[2] = {padded(l, blob), padded(l2, second)};
+    uint64_t hashes[2] = {mf__hash_bytes(blob, (size_t)l->bytes),
+                          second ? mf__hash_bytes(second, (size_t)l2->bytes) : 0};
+    mf__expert_run run = {
+        .n = 1, .blobs = copies[0], .seconds = copies[1], .hashes = &hashes[0], .second_hashes = &hashes[1]};
+    mf_status status = copies[0] && (copies[1] || !second) ? mf__native_writer_expert_run(w, &run, err)
+                                                           : keep_failure(w, mf__writer_no_memory(err));
+    free(copies[0]);
+    free(copies[1]);
+    return status;
 }
 
 mf_status mf__native_writer_expert(mf__native_writer *w, const void *blob, mf_error *err) {
