@@ -1,10 +1,10 @@
-/* moeflux inspect: what a model directory holds, and what running it needs. */
+/* moeflux inspect: what a checkpoint or a model directory holds, what running it needs, and what stands in the way. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "app.h"
-#include "engine/internal.h"
+#include "convert/survey.h"
 #include "options.h"
 
 /* ---- hyper-parameters ------------------------------------------------------------------------------------------ */
@@ -41,9 +41,10 @@ static void print_attention(const mf__config *c) {
     printf("\n");
 }
 
-static void print_config(const mf_model *m) {
-    const mf__config *c = &m->bp.config;
-    printf("family             %s (model_type %s)\n", m->info.family, c->model_type);
+static void print_config(const mf__survey *s) {
+    const mf__config *c = &s->bp.config;
+    printf("directory          %s\n", s->is_native ? "a model" : "a checkpoint; convert it to run it");
+    printf("family             %s (model_type %s)\n", c->family->name, c->model_type);
     print_layers(c);
     printf("hidden             %d\n", c->n_hidden);
     printf("vocabulary         %d, head %s\n", c->n_vocab, c->tied_head ? "tied to the embedding" : "of its own");
@@ -65,26 +66,12 @@ static void print_config(const mf_model *m) {
 
 /* ---- sizes ----------------------------------------------------------------------------------------------------- */
 
-typedef struct part {
-    const char *name;
-    const char *const *marks; /* a tensor whose name holds one of these belongs here; NULL ends */
-    int64_t bytes;
-} part;
-
-enum { PART_EMBED, PART_HEAD, PART_ATTENTION, PART_LINEAR, PART_SHARED, PART_ROUTER, PART_REST, PART_COUNT };
-
-static int part_of(const part *parts, const char *tensor) {
-    for (int p = 0; p < PART_REST; p++)
-        for (int i = 0; parts[p].marks[i]; i++)
-            if (strstr(tensor, parts[p].marks[i])) return p;
-    return PART_REST;
-}
-
 static void print_bytes(const char *what, int64_t n, const char *note) {
     char text[APP_BYTES_TEXT];
     printf("  %-22s %12s  %s\n", what, app_bytes((double)n, text), note);
 }
 
+/* "gate 4 bits/64, up 4 bits/64, down MXFP4 + bias" */
 static void layout_text(const mf__expert_layout *l, char text[96]) {
     size_t used = 0;
     for (int p = 0; p < MF_PART_COUNT && used < 96; p++) {
@@ -94,56 +81,51 @@ static void layout_text(const mf__expert_layout *l, char text[96]) {
         else
             used += (size_t)snprintf(text + used, 96 - used, "%s%s %s", p ? ", " : "", mf__expert_part_name(p),
                                      mf__type_name(l->part[p].type));
+        if (l->part[p].has_bias && used < 96) used += (size_t)snprintf(text + used, 96 - used, " + bias");
     }
 }
 
-static int64_t print_trunk(const mf_model *m) {
-    static const char *const embed[] = {"embed_tokens.", NULL}, *const head[] = {"lm_head.", NULL},
-                             *const attention[] = {".self_attn.", NULL}, *const linear[] = {".linear_attn.", NULL},
-                             *const shared[] = {".shared_expert", NULL}, *const router[] = {".mlp.gate.", NULL};
-    part parts[PART_COUNT] = {{"embedding", embed, 0},        {"head", head, 0},
-                              {"attention", attention, 0},    {"linear attention", linear, 0},
-                              {"shared experts", shared, 0},  {"routers", router, 0},
-                              {"norms and the rest", NULL, 0}};
-    for (int64_t i = 0; i < mf__catalog_count(m->native.catalog); i++) {
-        const mf__entry *e = mf__catalog_at(m->native.catalog, i);
-        parts[part_of(parts, e->name)].bytes += e->size;
-    }
-    printf("\ntrunk (always in memory)\n");
-    for (int p = 0; p < PART_COUNT; p++)
-        if (parts[p].bytes) print_bytes(parts[p].name, parts[p].bytes, "");
-    print_bytes("together", m->info.trunk_bytes, "");
-    return parts[PART_EMBED].bytes;
-}
-
-static void print_sizes(const mf_model *m) {
-    const mf__config *c = &m->bp.config;
+static void print_sizes(const mf__survey *s) {
+    const mf__config *c = &s->bp.config;
     char text[96], note[128];
-    int64_t n_moe = 0;
-    for (int32_t l = 0; l < c->n_layers; l++) n_moe += m->bp.kinds[m->bp.kind_of[l]].experts != NULL;
-    int64_t embed = print_trunk(m);
-    int64_t per_token = n_moe * c->moe.top_k * m->layout.bytes;
+    printf("\ntrunk (always in memory)\n");
+    for (int p = 0; p < MF_SURVEY_PARTS; p++)
+        if (s->part_bytes[p]) print_bytes(mf__survey_part_name((mf__survey_part)p), s->part_bytes[p], "");
+    print_bytes("together", s->trunk_bytes, "");
 
-    printf("\nexperts (read on demand)\n");
-    layout_text(&m->layout, text);
-    print_bytes("one expert", m->layout.bytes, text);
-    snprintf(note, sizeof note, "%lld layers of %d", (long long)n_moe, c->moe.n_experts);
-    print_bytes("together", m->info.expert_bytes, note);
+    if (s->has_layout) {
+        printf("\nexperts (read on demand)\n");
+        layout_text(&s->layout, text);
+        print_bytes("one expert", s->layout.bytes, text);
+        snprintf(note, sizeof note, "%d layers of %d", s->n_moe_layers, c->moe.n_experts);
+        print_bytes("together", s->expert_bytes, note);
+    }
+    if (s->unused_bytes > 0) {
+        printf("\nnot used\n");
+        print_bytes("other tensors", s->unused_bytes, s->is_native ? "" : "convert leaves them out");
+    }
 
     printf("\nper token\n");
-    snprintf(note, sizeof note, "%lld experts from disk when nothing is cached", (long long)n_moe * c->moe.top_k);
-    print_bytes("cold", per_token, note);
-    print_bytes("resident", m->info.trunk_bytes - (c->tied_head ? 0 : embed) + per_token,
-                "read from memory when everything is there");
-    print_bytes("KV cache", m->info.kv_bytes_per_token, "grows with every token");
+    snprintf(note, sizeof note, "%d experts from disk when nothing is cached", s->n_moe_layers * c->moe.top_k);
+    if (s->has_layout) print_bytes("cold", s->cold_bytes, note);
+    if (s->has_layout) print_bytes("resident", s->resident_bytes, "read from memory when everything is there");
+    print_bytes("KV cache", s->kv_bytes, "grows with every token");
 
     printf("\nmemory needed\n");
-    print_bytes("state of a session", m->info.state_bytes, "kept twice, so that a failed call changes nothing");
+    if (s->state_bytes)
+        print_bytes("state of a session", s->state_bytes, "kept twice, so that a failed call changes nothing");
     snprintf(note, sizeof note, "for all %d positions", c->n_ctx);
-    print_bytes("KV cache", m->info.kv_bytes_per_token * c->n_ctx, note);
-    int64_t least = m->info.trunk_bytes + 2 * m->info.state_bytes + m->info.kv_bytes_per_token * c->n_ctx;
+    print_bytes("KV cache", s->kv_bytes * c->n_ctx, note);
+    int64_t least = s->trunk_bytes + 2 * s->state_bytes + s->kv_bytes * c->n_ctx;
     print_bytes("at least", least, "trunk, state and a full context");
-    print_bytes("with all experts", least + m->info.expert_bytes, "nothing is read twice");
+    if (s->has_layout) print_bytes("with all experts", least + s->expert_bytes, "nothing is read twice");
+}
+
+/* What stands in the way, as opening or converting would say it. */
+static int print_problems(const mf__survey *s) {
+    for (int i = 0; i < s->n_problems && i < MF_SURVEY_PROBLEMS; i++) app_say("%s", s->problems[i].text);
+    if (s->n_problems > MF_SURVEY_PROBLEMS) app_say("... and %d more like these", s->n_problems - MF_SURVEY_PROBLEMS);
+    return s->n_problems ? APP_FAILED : APP_OK;
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------------------------- */
@@ -158,7 +140,7 @@ static mf_status print_graph(const char *kind, const mf__graph *g, mf_error *err
     return MF_OK;
 }
 
-static mf_status print_graphs(const mf_model *m, mf_error *err) {
+static mf_status print_graphs(const mf__survey *m, mf_error *err) {
     MF__TRY(print_graph("", m->bp.embed, err));
     for (int k = 0; k < m->bp.n_kinds; k++) {
         const mf__graph *graphs[MF_LAYER_GRAPHS];
@@ -169,18 +151,17 @@ static mf_status print_graphs(const mf_model *m, mf_error *err) {
 }
 
 int cmd_inspect(int argc, char **argv) {
-    app_model_options opt = {0};
     bool graphs = false;
     opt_def defs[] = {
         {.name = "graph",
          .kind = OPT_FLAG,
          .value = &graphs,
          .help = "also list the operations of every kind of layer"},
-        OPT_MODEL_ROWS(opt),
     };
     opt_spec spec = {
         .usage = "inspect DIR [options]",
-        .about = "Says what the model in DIR is made of, how large its parts are and how much memory it wants.",
+        .about = "Says what the checkpoint or model in DIR is made of, how large its parts are, how much memory it\n"
+                 "wants, and what about it is wrong or not supported. Exit code 1 when anything is.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
         .min_words = 1,
@@ -190,14 +171,16 @@ int cmd_inspect(int argc, char **argv) {
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
-    mf_model *m;
+    mf__survey s;
     mf_error err;
-    mf_status st = app_open(words[0], &opt, &m, &err);
-    if (st == MF_OK) {
-        print_config(m);
-        print_sizes(m);
-        if (graphs) st = print_graphs(m, &err);
+    mf_status st = mf__survey_make(words[0], &s, &err);
+    if (st != MF_OK) return app_fail(&err);
+    if (s.known) {
+        print_config(&s);
+        print_sizes(&s);
+        if (graphs) st = print_graphs(&s, &err);
     }
-    mf_model_close(m);
-    return st == MF_OK ? APP_OK : app_fail(&err);
+    int code = st == MF_OK ? print_problems(&s) : app_fail(&err);
+    mf__survey_free(&s);
+    return code;
 }

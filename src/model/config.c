@@ -61,6 +61,20 @@ static mf_status unknown_type(const char *where, const char *type, mf_error *err
                     known);
 }
 
+/* What this model has of its family's parts, beyond what configure switched off already. */
+static void narrow(mf__config *c) {
+    bool dense = false;
+    c->has.mixers = 0;
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        c->has.mixers |= 1u << c->mixer[l];
+        dense = dense || c->dense[l];
+    }
+    c->has.dense = dense;
+    c->has.yarn = c->rope.yarn;
+    c->has.groups = c->moe.n_groups > 1;
+    if (!c->moe.n_shared_inner) c->has.shared = MF_SHARED_NONE;
+}
+
 static mf_status parse(const mf__family *family, const json_t *root, const char *where, mf__config *out,
                        mf_error *err) {
     const json_t *text = json_object_get(root, "text_config");
@@ -73,6 +87,7 @@ static mf_status parse(const mf__family *family, const json_t *root, const char 
         return mf__fail(err, MF_E_FORMAT, "%s: expected an object, found %s", place, mf__json_type_name(text));
     MF__TRY(common(text, place, out, err));
     MF__TRY(family->configure(text, place, out, err));
+    narrow(out);
     MF__TRY(add_eos(out, json_object_get(text, "eos_token_id"), place, err));
     return text == root ? MF_OK : add_eos(out, json_object_get(root, "eos_token_id"), where, err);
 }

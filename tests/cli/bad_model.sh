@@ -3,11 +3,12 @@
 . "$(dirname "$0")/lib.sh"
 "$moeflux" convert "$golden/qwen3_5_moe" good 2>/dev/null || exit 1
 
-opens_not() { # NAME TEXT...: inspect ./m fails, and so do the others
-    name=$1
+opens_not() { # NAME TEXT...: run ./m fails, and inspect says why, whatever else it may have to say
+    first=$1
     shift
-    fails "$name" "$@" -- "$moeflux" inspect m
-    fails "$name (run)" "$@" -- "$moeflux" run m
+    fails "$first (run)" "$@" -- "$moeflux" run m
+    name=$first
+    run_it 1 "$moeflux" inspect m && has err "$@" && ok
 }
 
 opens_not "no such directory" m
@@ -16,7 +17,9 @@ opens_not "an empty directory" m model_weights.json
 rm -rf m && printf 'hello' >m
 opens_not "a file" m
 rm m && ln -s "$golden/qwen3_5_moe" m
-opens_not "a checkpoint" "has not been converted" "moeflux convert"
+fails "a checkpoint" "has not been converted" "moeflux convert" -- "$moeflux" run m
+name="a checkpoint (inspect)"
+run_it 0 "$moeflux" inspect m && empty err && has out "a checkpoint" qwen3_5_moe "8 per layer" "gate BF16" "KV cache" && ok
 rm m
 
 copy_of good m && cut_to m/packed_experts/layer_03.bin 100000
@@ -45,7 +48,7 @@ copy_of good m && printf '{"eos_token_id": 100000}' >m/generation_config.json
 opens_not "an end token outside the vocabulary" generation_config.json eos_token_id
 
 fails "no tokenizer" tokenizer.json -- "$moeflux" run good
-fails "an unknown backend" frobnicate -- "$moeflux" inspect good --backend frobnicate
+fails "an unknown backend" frobnicate -- "$moeflux" run good --backend frobnicate
 fails "golden file missing" nowhere.safetensors -- "$moeflux" check good nowhere.safetensors
 printf 'hello, world' >text
 fails "golden file of another kind" text -- "$moeflux" check good text
