@@ -17,7 +17,7 @@
 #define DEAD (-1)
 #define MAX_STACKS 4096 /* in one place */
 #define MAX_PLACES 8192
-#define MAX_NODES (1u << 19)
+#define MAX_NODES (1u << 16)
 #define MAX_MASKS 256
 
 typedef struct node {
@@ -291,11 +291,13 @@ mf_status mf__constraint_create(const mf__grammar *g, const mf__token_trie *trie
     c->place_slots = malloc(((size_t)c->place_mask + 1) * sizeof *c->place_slots);
     c->seen = calloc((size_t)c->seen_mask + 1, sizeof *c->seen);
     c->path = malloc(((size_t)trie->max_depth + 1) * sizeof *c->path);
-    mf_status status = no_memory(err);
+    mf_status status;
     if (c->eos && c->node_slots && c->place_slots && c->seen && c->path) {
         if (n_eos) memcpy(c->eos, eos, (size_t)n_eos * sizeof *eos);
         forget_places(c);
         status = start(c, err);
+    } else {
+        status = no_memory(err);
     }
     if (status != MF_OK) return mf__constraint_free(c), status;
     *out = c;

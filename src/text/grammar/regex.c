@@ -132,26 +132,41 @@ static mf_status braced_property(builder *b, bool negate, mf__uset *set) {
     return negate ? mf__uset_invert(set, b->err) : MF_OK;
 }
 
-/* ECMA's \d, \w and \s. */
-static mf_status shorthand(builder *b, char letter, mf__uset *set) {
+/* \d, \w and \s mean ASCII to some engines and Unicode to others. What is generated must satisfy either, so a set that
+ * allows is the narrow one, and a set that forbids (wide) has all that any engine counts. */
+static mf_status shorthand(builder *b, char letter, bool wide, mf__uset *set) {
+    bool found, negate = letter < 'a';
+    if (negate) wide = !wide;
     switch (letter | 0x20) {
-    case 'd': MF__TRY(mf__uset_add(set, '0', '9', b->err)); break;
+    case 'd':
+        MF__TRY(mf__uset_add(set, '0', '9', b->err));
+        if (wide) MF__TRY(mf__uset_add_property(set, "Nd", 2, &found, b->err));
+        break;
     case 'w':
         MF__TRY(mf__uset_add(set, '0', '9', b->err));
         MF__TRY(mf__uset_add(set, 'A', 'Z', b->err));
         MF__TRY(mf__uset_add(set, '_', '_', b->err));
         MF__TRY(mf__uset_add(set, 'a', 'z', b->err));
+        for (size_t i = 0; wide && i < 4; i++) {
+            static const char *const more[] = {"Alphabetic", "M", "N", "Pc"};
+            MF__TRY(mf__uset_add_property(set, more[i], strlen(more[i]), &found, b->err));
+        }
         break;
     default:
         MF__TRY(mf__uset_add(set, 9, 13, b->err));
         MF__TRY(mf__uset_add(set, ' ', ' ', b->err));
+        if (!wide) break;
+        MF__TRY(mf__uset_add_property(set, "White_Space", 11, &found, b->err));
+        MF__TRY(mf__uset_add(set, 0x1C, 0x1F, b->err));
+        MF__TRY(mf__uset_add(set, 0x180E, 0x180E, b->err));
+        MF__TRY(mf__uset_add(set, 0xFEFF, 0xFEFF, b->err));
         break;
     }
-    return letter < 'a' ? mf__uset_invert(set, b->err) : MF_OK;
+    return negate ? mf__uset_invert(set, b->err) : MF_OK;
 }
 
 /* Behind a backslash. */
-static mf_status escape(builder *b, bool *single, uint32_t *c, mf__uset *set) {
+static mf_status escape(builder *b, bool wide, bool *single, uint32_t *c, mf__uset *set) {
     static const char letters[] = "nrtfv0", bytes[] = "\n\r\t\f\v\0";
     if (b->at == b->size) return bad(b, MF_E_FORMAT, "a backslash at its end");
     char e = b->text[b->at++];
@@ -168,7 +183,7 @@ static mf_status escape(builder *b, bool *single, uint32_t *c, mf__uset *set) {
         return take(b, '}') ? MF_OK : bad(b, MF_E_FORMAT, "a bad character code");
     }
     if (e == 'u') return hex(b, 4, c);
-    if (strchr("dwsDWS", e)) return *single = false, shorthand(b, e, set);
+    if (strchr("dwsDWS", e)) return *single = false, shorthand(b, e, wide, set);
     if (e == 'p' || e == 'P') return *single = false, braced_property(b, e == 'P', set);
     if ((e >= 'a' && e <= 'z') || (e >= 'A' && e <= 'Z') || (e >= '1' && e <= '9'))
         return bad(b, MF_E_UNSUPPORTED, "an escape that is not supported");
@@ -177,11 +192,11 @@ static mf_status escape(builder *b, bool *single, uint32_t *c, mf__uset *set) {
     return MF_OK;
 }
 
-static mf_status class_item(builder *b, bool *single, uint32_t *c, mf__uset *set) {
+static mf_status class_item(builder *b, bool wide, bool *single, uint32_t *c, mf__uset *set) {
     *single = true;
     if (take(b, '\\')) {
         if (take(b, 'b')) return *c = '\b', MF_OK;
-        return escape(b, single, c, set);
+        return escape(b, wide, single, c, set);
     }
     b->at += (size_t)mf__utf8_decode(b->text + b->at, c);
     return MF_OK;
@@ -194,11 +209,11 @@ static mf_status read_class(builder *b, mf__uset *set) {
         bool single = true, single_hi = true;
         mf__uset part_set = {0};
         if (b->at == b->size) return bad(b, MF_E_FORMAT, "a [ that is not closed");
-        mf_status status = class_item(b, &single, &lo, &part_set);
+        mf_status status = class_item(b, negate, &single, &lo, &part_set);
         hi = lo;
         if (status == MF_OK && single && peek(b, '-') && b->at + 1 < b->size && b->text[b->at + 1] != ']') {
             b->at++;
-            status = class_item(b, &single_hi, &hi, &part_set);
+            status = class_item(b, negate, &single_hi, &hi, &part_set);
             if (status == MF_OK && (!single_hi || hi < lo)) status = bad(b, MF_E_FORMAT, "a bad range");
         }
         if (status == MF_OK && single) status = mf__uset_add(set, lo, hi, b->err);
@@ -228,9 +243,10 @@ static mf_status parse_atom(builder *b, part *out) {
     } else if (take(b, '.')) {
         status = mf__uset_add(&set, '\n', '\n', b->err);
         if (status == MF_OK) status = mf__uset_add(&set, '\r', '\r', b->err);
+        if (status == MF_OK) status = mf__uset_add(&set, 0x2028, 0x2029, b->err);
         if (status == MF_OK) status = mf__uset_invert(&set, b->err);
     } else if (take(b, '\\')) {
-        status = escape(b, &single, &c, &set);
+        status = escape(b, false, &single, &c, &set);
     } else {
         if (strchr("*+?{", b->text[b->at]) && b->text[b->at])
             return bad(b, MF_E_FORMAT, "a quantifier without an object");

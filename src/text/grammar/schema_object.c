@@ -213,6 +213,9 @@ mf_status schema_object(schema_ctx *c, const json_t *s, uint32_t from, uint32_t 
     if (min > 0 && n > n_required)
         return mf__fail(c->err, MF_E_UNSUPPORTED,
                         "JSON Schema: \"minProperties\" above the number of required properties");
+    if (min > 1) /* keys that are free could repeat, and a repeated key counts once */
+        return mf__fail(c->err, MF_E_UNSUPPORTED,
+                        "JSON Schema: \"minProperties\" with more than one undeclared property");
     if (max >= 0 && (int64_t)n > max)
         return mf__fail(c->err, MF_E_UNSUPPORTED, "JSON Schema: \"maxProperties\" below the number of properties");
     sort_names(names, n);

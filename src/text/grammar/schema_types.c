@@ -104,7 +104,7 @@ mf_status schema_common(schema_ctx *c) {
 
 mf_status schema_string(schema_ctx *c, const json_t *s, uint32_t from, uint32_t to) {
     const json_t *pattern = json_object_get(s, "pattern");
-    nfa_regex r = {.pattern = "[\\s\\S]*", .size = 7, .in_json = true};
+    nfa_regex r = {.pattern = "[^]*", .size = 4, .in_json = true}; /* any text */
     uint32_t at = from, end;
     MF__TRY(schema_count(c, s, "minLength", 0, &r.min));
     MF__TRY(schema_count(c, s, "maxLength", -1, &r.max));
@@ -233,7 +233,9 @@ mf_status schema_array(schema_ctx *c, const json_t *s, uint32_t from, uint32_t t
         bool last_kind = max < 0 && i + 1 >= min && (uint64_t)i >= n_prefix;
         MF__TRY(item_rule(c, s, (size_t)i, &rule));
         if (rule == UINT32_MAX) break;
-        first = at;
+        MF__TRY(nfa_state_add(c->g, &first, c->err)); /* its own state: "]" may not follow a comma */
+        MF__TRY(nfa_empty(c->g, at, first, c->err));
+        at = first;
         MF__TRY(call(c, &at, rule));
         if (i + 1 >= min) MF__TRY(nfa_call(c->g, at, c->space, end, c->err));
         MF__TRY(text(c, &at, ","));

@@ -1,0 +1,383 @@
+/* Constrained output: which texts a schema, a regular expression or a grammar lets through; masks; random answers. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "make_tokenizer.h"
+#include "text/grammar/grammar.h"
+#include "text/sampler.h"
+
+#define EOS 400
+#define N_VOCAB 420
+
+static mf__tokenizer *tok;
+static mf__token_trie *trie;
+
+static int setup(void **state) {
+    (void)state;
+    mf__strbuf json = {0};
+    mf_error err;
+    /* Bytes, and some tokens that go across the borders of JSON. */
+    make_tokenizer(
+        &(make_options){
+            .merges = "\\\" :\n\\\" ,\n: \\\"\n{ \\\"\n} ,\na b\nab c\n1 2\n12 ,\n] }\n[ [\n\u00c3 \u00a9\n\\\" }",
+            .added = "[{\"id\":400,\"content\":\"<eos>\",\"special\":true},{\"id\":401,\"content\":"
+                     "\"{}\",\"special\":true}]"},
+        &json);
+    if (mf__tokenizer_parse("t", json.data, json.size, &tok, &err) != MF_OK) fail_msg("%s", err.text);
+    mf__strbuf_free(&json);
+    return mf__token_trie_create(tok, &trie, &err) == MF_OK ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    mf__token_trie_free(trie);
+    mf__tokenizer_free(tok);
+    return 0;
+}
+
+static mf__constraint *constrain(const mf__grammar *g) {
+    mf__constraint *c;
+    mf_error err = {0};
+    if (mf__constraint_create(g, trie, N_VOCAB, (const int32_t[]){EOS}, 1, &c, &err) != MF_OK) fail_msg("%s", err.text);
+    return c;
+}
+
+/* Is text let through, byte by byte, and complete at its end? Masks must agree with accept at every step. */
+static bool matches(mf__constraint *c, const char *text) {
+    mf_error err;
+    const uint32_t *mask;
+    mf__constraint_reset(c);
+    for (const char *p = text; *p; p++) {
+        int32_t id = (uint8_t)*p;
+        assert_int_equal(mf__constraint_mask(c, &mask, &err), MF_OK);
+        bool allowed = mask[id / 32] >> id % 32 & 1;
+        assert_int_equal(mf__constraint_accept(c, id, &err) == MF_OK, allowed);
+        if (!allowed) return false;
+    }
+    assert_int_equal(mf__constraint_mask(c, &mask, &err), MF_OK);
+    assert_int_equal(mask[EOS / 32] >> EOS % 32 & 1, mf__constraint_complete(c));
+    return mf__constraint_complete(c);
+}
+
+static void expect(mf__grammar *g, const char *what, const char *const *good, const char *const *wrong) {
+    mf__constraint *c = constrain(g);
+    for (; *good; good++)
+        if (!matches(c, *good)) fail_msg("%s refuses %s", what, *good);
+    for (; *wrong; wrong++)
+        if (matches(c, *wrong)) fail_msg("%s lets %s through", what, *wrong);
+    mf__constraint_free(c);
+    mf__grammar_free(g);
+}
+
+static mf__grammar *schema_grammar(const char *schema) {
+    mf__grammar *g;
+    mf_error err = {0};
+    json_t *json = json_loads(schema, JSON_DECODE_ANY, NULL);
+    assert_non_null(json);
+    if (mf__grammar_from_schema(json, &g, &err) != MF_OK) fail_msg("%s: %s", schema, err.text);
+    json_decref(json);
+    return g;
+}
+
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define SCHEMA(s, good, wrong) expect(schema_grammar(s), s, good, wrong)
+
+static void test_types(void **state) {
+    (void)state;
+    SCHEMA("{\"type\":\"boolean\"}", LIST("true", "false"), LIST("", "tru", "null", "truee", " true"));
+    SCHEMA("{\"type\":[\"null\",\"integer\"]}", LIST("null", "0", "-12", "120"), LIST("01", "1.0", "-", "\"a\""));
+    SCHEMA("{\"type\":\"number\"}", LIST("0", "-1.5", "1e5", "2.25E-3"), LIST("1.", ".5", "1e", "+1", "00"));
+    SCHEMA("{\"type\":\"string\"}", LIST("\"\"", "\"a \\\" \\\\ \\n \\u00e9 é 你 😀\""),
+           LIST("\"", "a", "\"\n\"", "\"\\x\"", "\"\\u00g0\"", "\"\\ud800\"", "\"\\u0000\"", "\"\xff\"", "\"\xc3\""));
+    SCHEMA("{\"enum\":[1,\"a\",null,[1,{\"b\":2}]]}", LIST("1", "\"a\"", "null", "[1, {\"b\": 2}]"),
+           LIST("2", "\"b\"", "[1]"));
+    SCHEMA("{\"const\":\"q\\\"\\n\"}", LIST("\"q\\\"\\n\""), LIST("\"q\"", "\"\""));
+    SCHEMA("{\"enum\":[1,\"a\"],\"type\":\"string\"}", LIST("\"a\""), LIST("1"));
+    SCHEMA("true", LIST("1", "{}", "[1, {\"a\": null}]", "\"x\""), LIST("", "{", "[1,]", "{\"a\"}"));
+}
+
+static void test_numbers(void **state) {
+    (void)state;
+    SCHEMA("{\"type\":\"integer\",\"minimum\":-5,\"maximum\":123}",
+           LIST("-5", "-1", "0", "9", "10", "99", "100", "123"),
+           LIST("-6", "-10", "124", "130", "200", "1000", "-0", "05"));
+    SCHEMA("{\"type\":\"integer\",\"exclusiveMinimum\":9,\"exclusiveMaximum\":101}", LIST("10", "55", "100"),
+           LIST("9", "101", "-10", "1", "1000"));
+    SCHEMA("{\"type\":\"integer\",\"minimum\":1.5}", LIST("2", "1000000", "999999999999999999"), LIST("1", "0", "-2"));
+    SCHEMA("{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", LIST("0", "1", "0.25", "0.999"),
+           LIST("1.5", "2", "-0.5", "-1"));
+    SCHEMA("{\"type\":\"number\",\"minimum\":-2,\"exclusiveMaximum\":3}", LIST("-2", "-1.5", "2", "1.9", "0.0"),
+           LIST("3", "3.1", "-2.5", "-3"));
+}
+
+static void test_strings(void **state) {
+    (void)state;
+    SCHEMA("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", LIST("\"ab\"", "\"\u3000 \"", "\"é你😀\"", "\"\\n\\\"\""),
+           LIST("\"a\"", "\"abcd\"", "\"\""));
+    SCHEMA("{\"type\":\"string\",\"pattern\":\"^[a-c]+-\\\\d{2}$\"}", LIST("\"a-12\"", "\"abc-00\""),
+           LIST("\"-12\"", "\"a-1\"", "\"a-123\"", "\"d-12\""));
+    SCHEMA("{\"type\":\"string\",\"pattern\":\"b\"}", LIST("\"b\"", "\"abc\""), LIST("\"a\"", "\"\""));
+    SCHEMA("{\"type\":\"string\",\"pattern\":\"^a|c$\"}", LIST("\"ab\"", "\"bc\"", "\"a\""), LIST("\"ba\"", "\"cb\""));
+    SCHEMA("{\"type\":\"string\",\"pattern\":\"^a*$\",\"minLength\":2,\"maxLength\":3}", LIST("\"aa\"", "\"aaa\""),
+           LIST("\"a\"", "\"aaaa\"", "\"ab\""));
+    SCHEMA("{\"type\":\"string\",\"pattern\":\"^[\\\"\\n\\\\\\\\]$\"}", LIST("\"\\\"\"", "\"\\n\"", "\"\\\\\""),
+           LIST("\"n\"", "\"\\t\""));
+    SCHEMA("{\"type\":\"string\",\"pattern\":\"^[^\\\\s]$\"}", LIST("\"x\""), LIST("\" \"", "\"\u3000\"", "\"\\n\""));
+}
+
+static void test_arrays(void **state) {
+    (void)state;
+    SCHEMA("{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}", LIST("[]", "[1]", "[1, 2,3]", "[\n  1,\n  2\n]"),
+           LIST("[1,]", "[,1]", "[1 2]", "[\"a\"]", "["));
+    SCHEMA("{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"minItems\":1,\"maxItems\":2}",
+           LIST("[null]", "[null, null]"), LIST("[]", "[null,null,null]"));
+    SCHEMA("{\"type\":\"array\",\"minItems\":2}", LIST("[1, 2]", "[1,2,3]"), LIST("[1]", "[]"));
+    SCHEMA("{\"type\":\"array\",\"prefixItems\":[{\"type\":\"null\"},{\"type\":\"boolean\"}],\"items\":false}",
+           LIST("[]", "[null]", "[null, true]"), LIST("[true]", "[null,true,1]"));
+}
+
+static void test_objects(void **state) {
+    (void)state;
+    SCHEMA("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"},\"c\":{\"type\":"
+           "\"null\"}},"
+           "\"required\":[\"b\"]}",
+           LIST("{\"b\": null}", "{\"a\":null,\"b\":null}", "{ \"b\":null, \"c\": null }",
+                "{\n\"a\": null, \"b\": null, \"c\": null}"),
+           LIST("{}", "{\"a\":null}", "{\"b\":null,\"a\":null}", "{\"b\":null,}", "{,\"b\":null}",
+                "{\"b\":null \"c\":null}", "{\"b\":null,\"d\":1}"));
+    SCHEMA("{\"type\":\"object\",\"properties\":{\"ab\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":"
+           "\"integer\"}}",
+           LIST("{}", "{\"ab\":null}", "{\"a\":1}", "{\"abc\":1,\"x\":2}", "{\"\":1}", "{\"é\":1}"),
+           LIST("{\"ab\":1}", "{\"x\":null}", "{\"x\":1,\"ab\":null}"));
+}
+
+static void test_objects_counts(void **state) {
+    (void)state;
+    SCHEMA("{\"type\":\"object\"}", LIST("{}", "{\"a\": {\"b\": []}}"), LIST("[]", "{1:2}"));
+    SCHEMA("{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":2}", LIST("{\"a\":1}", "{\"a\":1,\"b\":2}"),
+           LIST("{}", "{\"a\":1,\"b\":2,\"c\":3}"));
+    SCHEMA("{\"required\":[\"k\"]}", LIST("{\"k\":1}"), LIST("{}", "{\"a\":1}"));
+}
+
+static void test_choices(void **state) {
+    (void)state;
+    SCHEMA("{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}]}",
+           LIST("1", "[]", "[1,[2,[]]]"), LIST("null", "[null]"));
+    SCHEMA("{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#/"
+           "$defs/a~1b\"}}}}}",
+           LIST("{}", "{\"n\":{\"n\":{}}}"), LIST("{\"n\":1}"));
+    SCHEMA("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"}},\"anyOf\":[{"
+           "\"required\":"
+           "[\"a\"]},{\"required\":[\"b\"]}]}",
+           LIST("{\"a\":null}", "{\"b\":null}", "{\"a\":null,\"b\":null}"), LIST("{}"));
+    SCHEMA("{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", LIST("\"a\"", "null"), LIST("1"));
+}
+
+static void bad_schema(const char *schema, mf_status want) {
+    mf__grammar *g = NULL;
+    mf_error err = {0};
+    json_t *json = json_loads(schema, JSON_DECODE_ANY, NULL);
+    mf_status status = mf__grammar_from_schema(json, &g, &err);
+    if (status != want) fail_msg("%s: status %d \"%s\", expected %d", schema, status, err.text, want);
+    assert_null(g);
+    assert_true(strlen(err.text) > 10);
+    json_decref(json);
+}
+
+static void test_bad_schemas(void **state) {
+    (void)state;
+    bad_schema("false", MF_E_INVALID);
+    bad_schema("7", MF_E_FORMAT);
+    bad_schema("{\"type\":\"thing\"}", MF_E_FORMAT);
+    bad_schema("{\"type\":7}", MF_E_FORMAT);
+    bad_schema("{\"$ref\":\"#/nowhere\"}", MF_E_NOT_FOUND);
+    bad_schema("{\"$ref\":\"http://x\"}", MF_E_UNSUPPORTED);
+    bad_schema("{\"$ref\":\"#\"}", MF_E_INVALID);
+    bad_schema("{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", MF_E_INVALID);
+    bad_schema("{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", MF_E_INVALID);
+    bad_schema("{\"not\":{}}", MF_E_UNSUPPORTED);
+    bad_schema("{\"type\":\"array\",\"uniqueItems\":true}", MF_E_UNSUPPORTED);
+    bad_schema("{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", MF_E_UNSUPPORTED);
+    bad_schema("{\"type\":\"object\",\"minProperties\":2}", MF_E_UNSUPPORTED);
+    bad_schema("{\"type\":\"string\",\"minLength\":5,\"maxLength\":4}", MF_E_INVALID);
+    bad_schema("{\"type\":\"string\",\"maxLength\":-1}", MF_E_FORMAT);
+    bad_schema("{\"type\":\"string\",\"maxLength\":1000000000}", MF_E_LIMIT);
+    bad_schema("{\"type\":\"string\",\"pattern\":\"(\"}", MF_E_FORMAT);
+    bad_schema("{\"type\":\"string\",\"pattern\":\"(?=a)\"}", MF_E_UNSUPPORTED);
+    bad_schema("{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", MF_E_INVALID);
+    bad_schema("{\"enum\":[]}", MF_E_INVALID);
+    bad_schema("{\"type\":\"object\",\"additionalProperties\":false,\"required\":[\"z\"]}", MF_E_INVALID);
+}
+
+static mf__grammar *regex_grammar(const char *pattern) {
+    mf__grammar *g;
+    mf_error err = {0};
+    if (mf__grammar_from_regex(pattern, strlen(pattern), &g, &err) != MF_OK) fail_msg("%s: %s", pattern, err.text);
+    return g;
+}
+
+static void test_regex(void **state) {
+    (void)state;
+    expect(regex_grammar("(ab|c)*d?"), "regex", LIST("", "d", "ab", "abcabd"), LIST("a", "dd", "abd "));
+    expect(regex_grammar("[^a-c]{2}"), "regex", LIST("xy", "é你", "\xF0\x9F\x98\x80z"),
+           LIST("x", "ax", "\xc3", "\xff\xff"));
+    expect(regex_grammar("x{2,3}|y+?"), "regex", LIST("xx", "xxx", "y", "yyy"), LIST("x", "xxxx", ""));
+    expect(regex_grammar("[\u0430-\u044f\u4e00-\u9fff]"), "regex", LIST("\u0430", "\u044f", "\u4e00", "\u9fff"),
+           LIST("a", "\u042f", "\u0450", "\ua000"));
+    expect(regex_grammar("\\u{1F600}\\x41\\.\\p{Lu}"), "regex", LIST("\U0001F600A.\u00c4"),
+           LIST("A.", "\U0001F600A.\u00e4"));
+    mf__grammar *g;
+    mf_error err;
+    static const char *const bad[] = {"(",   "a)",      "[",   "*a",      "a{3,2}", "a**",
+                                      "\\1", "(?<n>a)", "a^b", "a{2000}", "\xff"};
+    for (size_t i = 0; i < MF__COUNT(bad); i++) {
+        assert_int_not_equal(mf__grammar_from_regex(bad[i], strlen(bad[i]), &g, &err), MF_OK);
+        assert_null(g);
+    }
+}
+
+static void test_rules(void **state) {
+    (void)state;
+    mf__grammar *g;
+    mf_error err = {0};
+    static const char rules[] =
+        "# nested\nroot ::= \"(\" root* \")\" | num{1,2} tail?\nnum ::= [0-9] | \"\\x41\\n\"\n  | \"é\"\n"
+        "tail ::= (\"!\" | \"?\")+ [^a]\n";
+    if (mf__grammar_from_rules(rules, sizeof rules - 1, &g, &err) != MF_OK) fail_msg("%s", err.text);
+    expect(g, "rules", LIST("()", "(()(12))", "1", "A\né", "7!?x", "(1!é)"), LIST("(", "123", "1!", "1!a", ""));
+    static const char *const bad[] = {"",
+                                      "x ::= \"a\"",
+                                      "root ::= y",
+                                      "root ::= root \"a\" | \"b\"",
+                                      "root ::= \"a",
+                                      "root ::= (",
+                                      "root ::= [z-a]",
+                                      "root ::= \"a\"\nroot ::= \"b\"",
+                                      "root ::= )",
+                                      "= x",
+                                      "root ::= a\na ::= b\nb ::= a"};
+    for (size_t i = 0; i < MF__COUNT(bad); i++) {
+        if (mf__grammar_from_rules(bad[i], strlen(bad[i]), &g, &err) == MF_OK) fail_msg("%s is taken", bad[i]);
+        assert_null(g);
+    }
+}
+
+/* A mask must be exactly the tokens whose bytes can follow. */
+static void test_masks(void **state) {
+    (void)state;
+    mf__grammar *g =
+        schema_grammar("{\"type\":\"object\",\"properties\":{\"ab\":{\"type\":\"integer\"}},\"required\":[\"ab\"]}");
+    mf__constraint *c = constrain(g);
+    mf_error err;
+    const char *steps = "{\"ab\": 12}";
+    const uint32_t *mask;
+    for (const char *p = steps;; p++) {
+        uint32_t copy[N_VOCAB / 32 + 1];
+        assert_int_equal(mf__constraint_mask(c, &mask, &err), MF_OK);
+        memcpy(copy, mask, sizeof copy);
+        for (int32_t id = 0; id < N_VOCAB; id++) {
+            size_t n;
+            const char *bytes = mf__tokenizer_bytes(tok, id, &n);
+            char text[64];
+            snprintf(text, sizeof text, "%.*s%.*s", (int)(p - steps), steps, (int)n, bytes);
+            mf__constraint *other = constrain(g);
+            bool can = n > 0 && id < EOS;
+            for (size_t i = 0; can && i < (size_t)(p - steps) + n; i++)
+                can = mf__constraint_accept(
+                          other, i < (size_t)(p - steps) ? (uint8_t)steps[i] : (uint8_t)bytes[i - (size_t)(p - steps)],
+                          &err) == MF_OK;
+            if (id == EOS) can = *p == 0;
+            mf__constraint_free(other);
+            if ((copy[id / 32] >> id % 32 & 1) != can)
+                fail_msg("after %.*s token %d (%.*s) is %s", (int)(p - steps), steps, (int)id, (int)n, bytes,
+                         can ? "missing" : "allowed");
+        }
+        if (!*p) break;
+        assert_int_equal(mf__constraint_accept(c, (uint8_t)*p, &err), MF_OK);
+    }
+    assert_int_equal(mf__constraint_accept(c, 401, &err), MF_E_INVALID); /* an added token, though its text is {} */
+    assert_int_equal(mf__constraint_accept(c, EOS, &err), MF_OK);
+    assert_true(mf__constraint_ended(c));
+    mf__constraint_free(c);
+    mf__grammar_free(g);
+}
+
+/* Whatever the logits, the answer parses; when it runs too long the shortest end completes it. */
+static void test_random_answers(void **state) {
+    (void)state;
+    static const char *const schemas[] = {
+        "{\"type\":\"object\",\"properties\":{\"s\":{\"type\":\"string\",\"maxLength\":4},\"l\":{\"type\":\"array\","
+        "\"items\":{\"type\":"
+        "\"object\",\"properties\":{\"k\":{\"type\":\"number\"}},\"required\":[\"k\"]},\"minItems\":1}},\"required\":["
+        "\"s\",\"l\"]}",
+        "{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"type\":\"array\",\"items\":{\"anyOf\":[{\"$ref\":\"#/$defs/"
+        "t\"},{}]}}}}",
+        "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"object\",\"additionalProperties\":{\"type\":"
+        "\"string\"}}}",
+    };
+    mf__sampler_options so;
+    mf__sampler_options_init(&so);
+    so.temperature = 1;
+    mf__sampler *sampler;
+    mf_error err;
+    assert_int_equal(mf__sampler_create(&so, N_VOCAB, &sampler, &err), MF_OK);
+    uint32_t seed = 1;
+    for (size_t k = 0; k <= MF__COUNT(schemas); k++) {
+        mf__grammar *g = NULL;
+        if (k < MF__COUNT(schemas))
+            g = schema_grammar(schemas[k]);
+        else
+            assert_int_equal(mf__grammar_any_json(&g, &err), MF_OK);
+        mf__constraint *c = constrain(g);
+        for (int round = 0; round < 40; round++) {
+            mf__strbuf text = {0};
+            mf__constraint_reset(c);
+            for (int step = 0; step < 120 && !mf__constraint_ended(c); step++) {
+                float logits[N_VOCAB];
+                const uint32_t *mask;
+                for (int i = 0; i < N_VOCAB; i++) {
+                    seed = seed * 1664525u + 1013904223u;
+                    logits[i] = (float)(seed >> 16) / 8192.0f;
+                }
+                if (mf__constraint_mask(c, &mask, &err) != MF_OK) fail_msg("%s", err.text);
+                int32_t id = mf__sampler_next_masked(sampler, logits, mask);
+                if (id < 0) fail_msg("a dead end after %s", text.data);
+                if (mf__constraint_accept(c, id, &err) != MF_OK) fail_msg("%s", err.text);
+                size_t n;
+                const char *bytes = mf__tokenizer_bytes(tok, id, &n);
+                if (id != EOS) mf__strbuf_append(&text, bytes, n, NULL);
+            }
+            if (!mf__constraint_complete(c)) assert_int_equal(mf__constraint_shortest(c, &text, &err), MF_OK);
+            json_error_t why;
+            json_t *json = json_loadb(text.data, text.size, 0, &why);
+            if (!json) fail_msg("%s in %.*s", why.text, (int)text.size, text.data);
+            if (k == 0) {
+                const json_t *s = json_object_get(json, "s"), *l = json_object_get(json, "l");
+                assert_true(json_is_string(s) && json_array_size(l) >= 1 && json_object_size(json) == 2);
+                for (size_t i = 0; i < json_array_size(l); i++)
+                    assert_true(json_is_number(json_object_get(json_array_get(l, i), "k")));
+            }
+            json_decref(json);
+            mf__strbuf_free(&text);
+        }
+        mf__constraint_free(c);
+        mf__grammar_free(g);
+    }
+    mf__sampler_free(sampler);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_types),   cmocka_unit_test(test_numbers),     cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_arrays),  cmocka_unit_test(test_objects),     cmocka_unit_test(test_objects_counts),
+        cmocka_unit_test(test_choices), cmocka_unit_test(test_bad_schemas), cmocka_unit_test(test_regex),
+        cmocka_unit_test(test_rules),   cmocka_unit_test(test_masks),       cmocka_unit_test(test_random_answers),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
