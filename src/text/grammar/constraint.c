@@ -54,7 +54,8 @@ struct mf__constraint {
     uint32_t *found, n_found, found_capacity; /* nodes of the place being made */
     uint64_t *todo;                           /* pending (state, below) */
     uint32_t n_todo, todo_capacity;
-    uint64_t *seen; /* open addressing; 0: empty */
+    uint64_t *seen;       /* open addressing; 0: empty */
+    uint32_t *seen_slots; /* those in use, to empty them again */
     uint32_t seen_mask, n_seen;
     bool complete;
     int32_t *path; /* places by depth while walking the trie */
@@ -106,15 +107,15 @@ static mf_status visit(mf__constraint *c, uint32_t state, uint32_t below, mf_err
         if (c->seen[i] == key) return MF_OK;
     if (c->n_seen * 2 > c->seen_mask) return mf__fail(err, MF_E_LIMIT, "the grammar is too ambiguous here");
     c->seen[i] = key;
-    c->n_seen++;
+    c->seen_slots[c->n_seen++] = i;
     if (c->n_todo == c->todo_capacity) MF__TRY(grow((void **)&c->todo, &c->todo_capacity, sizeof *c->todo, err));
     c->todo[c->n_todo++] = key - 1;
     return MF_OK;
 }
 
 static void begin_place(mf__constraint *c) {
-    if (c->n_seen) memset(c->seen, 0, ((size_t)c->seen_mask + 1) * sizeof *c->seen);
-    c->n_seen = c->n_found = c->n_todo = 0;
+    while (c->n_seen) c->seen[c->seen_slots[--c->n_seen]] = 0;
+    c->n_found = c->n_todo = 0;
     c->complete = false;
 }
 
@@ -290,9 +291,10 @@ mf_status mf__constraint_create(const mf__grammar *g, const mf__token_trie *trie
     c->node_slots = malloc(((size_t)c->node_mask + 1) * sizeof *c->node_slots);
     c->place_slots = malloc(((size_t)c->place_mask + 1) * sizeof *c->place_slots);
     c->seen = calloc((size_t)c->seen_mask + 1, sizeof *c->seen);
+    c->seen_slots = malloc(((size_t)c->seen_mask + 1) * sizeof *c->seen_slots);
     c->path = malloc(((size_t)trie->max_depth + 1) * sizeof *c->path);
     mf_status status;
-    if (c->eos && c->node_slots && c->place_slots && c->seen && c->path) {
+    if (c->eos && c->node_slots && c->place_slots && c->seen && c->seen_slots && c->path) {
         if (n_eos) memcpy(c->eos, eos, (size_t)n_eos * sizeof *eos);
         forget_places(c);
         status = start(c, err);
@@ -319,6 +321,7 @@ void mf__constraint_free(mf__constraint *c) {
     free(c->found);
     free(c->todo);
     free(c->seen);
+    free(c->seen_slots);
     free(c->path);
     free(c);
 }
@@ -329,9 +332,8 @@ void mf__constraint_reset(mf__constraint *c) {
 
 /* ---- tokens ---------------------------------------------------------------------------------------------------- */
 
-/* Walks the tree of tokens along the places that their bytes lead to. */
-static mf_status fill_mask(mf__constraint *c, int32_t from, uint32_t *mask, mf_error *err) {
-    const mf__token_trie *t = c->trie;
+/* Walks a tree of tokens along the places that their bytes lead to. */
+static mf_status walk(mf__constraint *c, const token_tree *t, int32_t from, uint32_t *mask, mf_error *err) {
     c->path[0] = from;
     for (uint32_t i = 0; i < t->n_nodes;) {
         const trie_node *n = &t->nodes[i];
@@ -349,6 +351,42 @@ static mf_status fill_mask(mf__constraint *c, int32_t from, uint32_t *mask, mf_e
         i++;
     }
     return MF_OK;
+}
+
+/* Can a plain character begin here? Not in a state that waits for a quote or a backslash only. */
+static bool takes_plain(const mf__constraint *c, uint32_t state) {
+    for (uint32_t i = c->g->states[state].edges; i; i = c->g->edges[i].next) {
+        const nfa_edge *e = &c->g->edges[i];
+        bool quote = e->lo == e->hi && (e->lo == '"' || e->lo == '\\');
+        if (e->kind == NFA_BYTES && !quote) return true;
+    }
+    return false;
+}
+
+/* Inside a free JSON string the answer for plain tokens is known. Returns the mask of those allowed; NULL when all
+ * tokens must be looked at. */
+static const uint32_t *plain_tokens(const mf__constraint *c, const place *p) {
+    uint32_t room = 0, others = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint32_t state = c->nodes[c->members[p->first + i]].state, free_chars = c->g->states[state].free;
+        if (free_chars > room)
+            room = free_chars;
+        else if (free_chars == 0 && takes_plain(c, state))
+            others++;
+    }
+    if (room == 0 || (others && room != MF__NFA_NEVER)) return NULL;
+    if (room >= c->trie->max_chars) return c->trie->plain[TRIE_LENGTHS + 1];
+    return room <= TRIE_LENGTHS ? c->trie->plain[room] : NULL;
+}
+
+static mf_status fill_mask(mf__constraint *c, int32_t from, uint32_t *mask, mf_error *err) {
+    const uint32_t *plain = plain_tokens(c, &c->places[from]);
+    size_t words = (size_t)c->n_vocab / 32 + 1;
+    if (!plain) return walk(c, &c->trie->all, from, mask, err);
+    memcpy(mask, plain, (words < c->trie->n_words ? words : c->trie->n_words) * sizeof *mask);
+    if (c->n_vocab % 32) mask[words - 1] &= (1u << c->n_vocab % 32) - 1; /* nothing behind the model's vocabulary */
+    if (c->n_vocab % 32 == 0) mask[words - 1] = 0;
+    return walk(c, &c->trie->marked, from, mask, err);
 }
 
 mf_status mf__constraint_mask(mf__constraint *c, const uint32_t **out, mf_error *err) {

@@ -22,6 +22,7 @@ typedef struct nfa_state {
     uint32_t edges;  /* first edge; 0: none */
     uint32_t length; /* bytes to the end of the rule at least; MF__NFA_NEVER: it cannot be reached */
     uint32_t depth;  /* nested calls needed to get there at least */
+    uint32_t free;   /* inside a JSON string: that many characters of any kind may come; MF__NFA_NEVER: no limit */
 } nfa_state;
 
 typedef struct nfa_rule {
@@ -59,6 +60,7 @@ typedef struct nfa_regex {
     const char *pattern;
     size_t size;
     bool search, in_json;
+    bool any; /* the pattern is "any text": its states are marked as free */
     int64_t min, max;
 } nfa_regex;
 mf_status nfa_regex_add(mf__grammar *g, uint32_t from, const nfa_regex *regex, uint32_t to, mf_error *err);

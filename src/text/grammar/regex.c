@@ -406,6 +406,7 @@ static mf_status lower(builder *b, mf__grammar *g, uint32_t from, const nfa_rege
             int64_t next = k < top ? k + 1 : r->max >= 0 ? -1 : k;
             if (status == MF_OK && cs->set >= 0 && next >= 0)
                 status = nfa_chars(g, here, &b->sets[cs->set], r->in_json, map[(size_t)next * b->n + cs->to], b->err);
+            if (r->any && cs->set >= 0) g->states[here].free = r->max < 0 ? MF__NFA_NEVER : (uint32_t)(r->max - k);
             if (status == MF_OK && s == p->end && k >= r->min) status = nfa_empty(g, here, to, b->err);
         }
     free(map);

@@ -76,6 +76,7 @@ static mf_status make_string(schema_ctx *c) {
     mf__uset all = {0};
     MF__TRY(text(c, &at, "\""));
     body = at;
+    c->g->states[body].free = MF__NFA_NEVER;
     mf_status status = mf__uset_add(&all, 1, MF__UNICODE_END - 1, c->err);
     if (status == MF_OK) status = nfa_chars(c->g, body, &all, true, body, c->err);
     mf__uset_free(&all);
@@ -104,7 +105,7 @@ mf_status schema_common(schema_ctx *c) {
 
 mf_status schema_string(schema_ctx *c, const json_t *s, uint32_t from, uint32_t to) {
     const json_t *pattern = json_object_get(s, "pattern");
-    nfa_regex r = {.pattern = "[^]*", .size = 4, .in_json = true}; /* any text */
+    nfa_regex r = {.pattern = "[^]*", .size = 4, .in_json = true, .any = true};
     uint32_t at = from, end;
     MF__TRY(schema_count(c, s, "minLength", 0, &r.min));
     MF__TRY(schema_count(c, s, "maxLength", -1, &r.max));
@@ -115,6 +116,7 @@ mf_status schema_string(schema_ctx *c, const json_t *s, uint32_t from, uint32_t 
         r.pattern = json_string_value(pattern);
         r.size = json_string_length(pattern);
         r.search = true;
+        r.any = false;
     }
     MF__TRY(text(c, &at, "\""));
     MF__TRY(nfa_state_add(c->g, &end, c->err));

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "text/tokenizer_int.h"
+#include "text/unicode.h"
 
 typedef struct entry {
     const char *bytes;
@@ -39,11 +40,11 @@ static uint32_t collect(const mf__tokenizer *tok, bool *added, entry *out) {
     return n;
 }
 
-static void close_nodes(mf__token_trie *t, const uint32_t *path, uint32_t from, uint32_t to) {
+static void close_nodes(token_tree *t, const uint32_t *path, uint32_t from, uint32_t to) {
     for (uint32_t d = from; d < to; d++) t->nodes[path[d]].after = t->n_nodes;
 }
 
-static void lay_down(mf__token_trie *t, const entry *e, uint32_t n, uint32_t *path) {
+static void lay_down(token_tree *t, const entry *e, uint32_t n, uint32_t *path) {
     uint32_t open = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t keep = i ? common(&e[i - 1], &e[i]) : 0;
@@ -58,9 +59,60 @@ static void lay_down(mf__token_trie *t, const entry *e, uint32_t n, uint32_t *pa
         if (last->n_tokens == UINT8_MAX) continue;
         last->n_tokens++;
         t->tokens[t->n_tokens++] = e[i].id;
-        if (e[i].size > t->max_depth) t->max_depth = e[i].size;
     }
     close_nodes(t, path, 0, open);
+}
+
+static mf_status build_tree(token_tree *t, const entry *e, uint32_t n, uint32_t *path, mf_error *err) {
+    size_t n_nodes = 1;
+    for (uint32_t i = 0; i < n; i++) n_nodes += e[i].size - (i ? common(&e[i - 1], &e[i]) : 0);
+    t->nodes = malloc(n_nodes * sizeof *t->nodes);
+    t->tokens = malloc(((size_t)n + 1) * sizeof *t->tokens);
+    if (!t->nodes || !t->tokens) return mf__fail(err, MF_E_NOMEM, "no memory for the tree of %u tokens", (unsigned)n);
+    lay_down(t, e, n, path);
+    return MF_OK;
+}
+
+/* ---- plain tokens ---------------------------------------------------------------------------------------------- */
+
+/* How many characters a token has if all may stand in a JSON string as they are; 0: it is not plain. */
+static uint32_t plain_chars(const entry *e) {
+    uint32_t n = 0;
+    if (!mf__utf8_valid(e->bytes, e->size, NULL)) return 0;
+    for (uint32_t i = 0; i < e->size; i++) {
+        uint8_t b = (uint8_t)e->bytes[i];
+        if (b < 0x20 || b == '"' || b == '\\') return 0;
+        n += (b & 0xC0) != 0x80;
+    }
+    return n;
+}
+
+static mf_status fill_plain(mf__token_trie *t, const entry *e, uint32_t n, mf_error *err) {
+    t->n_words = (size_t)t->tok->n_vocab / 32 + 1;
+    for (size_t k = 0; k < MF__COUNT(t->plain); k++) {
+        t->plain[k] = calloc(t->n_words, sizeof *t->plain[k]);
+        if (!t->plain[k]) return mf__fail(err, MF_E_NOMEM, "no memory for the tree of tokens");
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t chars = plain_chars(&e[i]), bit = 1u << e[i].id % 32;
+        if (chars == 0) continue;
+        if (chars > t->max_chars) t->max_chars = chars;
+        for (uint32_t k = chars; k <= TRIE_LENGTHS; k++) t->plain[k][e[i].id / 32] |= bit;
+        t->plain[TRIE_LENGTHS + 1][e[i].id / 32] |= bit;
+    }
+    return MF_OK;
+}
+
+static mf_status build(mf__token_trie *t, entry *e, bool *added, uint32_t *path, mf_error *err) {
+    uint32_t n = collect(t->tok, added, e), n_marked = 0;
+    qsort(e, n, sizeof *e, compare);
+    MF__TRY(build_tree(&t->all, e, n, path, err));
+    MF__TRY(fill_plain(t, e, n, err));
+    for (uint32_t i = 0; i < n; i++) {
+        if (e[i].size > t->max_depth) t->max_depth = e[i].size;
+        if (plain_chars(&e[i]) == 0) e[n_marked++] = e[i];
+    }
+    return build_tree(&t->marked, e, n_marked, path, err);
 }
 
 mf_status mf__token_trie_create(const mf__tokenizer *tok, mf__token_trie **out, mf_error *err) {
@@ -69,19 +121,10 @@ mf_status mf__token_trie_create(const mf__tokenizer *tok, mf__token_trie **out, 
     entry *e = malloc(((size_t)tok->n_vocab + 1) * sizeof *e);
     uint32_t *path = malloc((UINT16_MAX + 1) * sizeof *path);
     bool *added = calloc((size_t)tok->n_vocab + 1, 1);
-    mf_status status = MF_OK;
+    mf_status status;
     if (t && e && path && added) {
-        uint32_t kept = collect(tok, added, e);
-        size_t n_nodes = 1;
-        qsort(e, kept, sizeof *e, compare);
-        for (uint32_t i = 0; i < kept; i++) n_nodes += e[i].size - (i ? common(&e[i - 1], &e[i]) : 0);
         t->tok = tok;
-        t->nodes = malloc(n_nodes * sizeof *t->nodes);
-        t->tokens = malloc(((size_t)kept + 1) * sizeof *t->tokens);
-        if (t->nodes && t->tokens)
-            lay_down(t, e, kept, path);
-        else
-            status = mf__fail(err, MF_E_NOMEM, "no memory for the tree of %u tokens", (unsigned)kept);
+        status = build(t, e, added, path, err);
     } else {
         status = mf__fail(err, MF_E_NOMEM, "no memory for the tree of tokens");
     }
@@ -95,7 +138,10 @@ mf_status mf__token_trie_create(const mf__tokenizer *tok, mf__token_trie **out, 
 
 void mf__token_trie_free(mf__token_trie *t) {
     if (!t) return;
-    free(t->nodes);
-    free(t->tokens);
+    free(t->all.nodes);
+    free(t->all.tokens);
+    free(t->marked.nodes);
+    free(t->marked.tokens);
+    for (size_t k = 0; k < MF__COUNT(t->plain); k++) free(t->plain[k]);
     free(t);
 }

@@ -12,11 +12,22 @@ typedef struct trie_node {
     uint32_t tokens;  /* first of them in trie->tokens */
 } trie_node;
 
-struct mf__token_trie {
+typedef struct token_tree {
     trie_node *nodes;
-    uint32_t n_nodes, max_depth;
+    uint32_t n_nodes;
     int32_t *tokens;
     uint32_t n_tokens;
+} token_tree;
+
+#define TRIE_LENGTHS 32
+
+/* Inside a JSON string most tokens need no looking at: plain ones, which are whole characters that stand for
+ * themselves. plain[k] has a bit for each of at most k characters, plain[TRIE_LENGTHS + 1] for all of them. */
+struct mf__token_trie {
+    token_tree all, marked; /* marked: the tokens that are not plain */
+    uint32_t max_depth, max_chars;
+    uint32_t *plain[TRIE_LENGTHS + 2];
+    size_t n_words; /* of a plain mask */
     const mf__tokenizer *tok;
 };
 
