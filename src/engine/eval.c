@@ -79,11 +79,6 @@ static mf_status check_batch(mf_session *const *sessions, const int32_t *tokens,
             if (sessions[k] == s) return mf__fail(err, MF_E_INVALID, "sessions %d and %d are the same", k, i);
         MF__TRY(mf__check_tokens(s, tokens + i, 1, err));
         MF__TRY(check_place(s, 1, s->length, err));
-        if (n > s->model->ws.n_rows)
-            return mf__fail(err, MF_E_INVALID,
-                            "%d sessions do not fit in a pass of %d rows; create one with a larger "
-                            "n_chunk",
-                            n, s->model->ws.n_rows);
     }
     if (logits_len != (size_t)n * (size_t)sessions[0]->model->info.n_vocab)
         return mf__fail(err, MF_E_INVALID, "logits has room for %zu values, %d rows of %d are needed", logits_len, n,
@@ -94,6 +89,7 @@ static mf_status check_batch(mf_session *const *sessions, const int32_t *tokens,
 static mf_status eval_batch(mf_session *const *sessions, const int32_t *tokens, int n, float *logits, mf_error *err) {
     int32_t ones[MF_MAX_BATCH];
     int64_t pos[MF_MAX_BATCH];
+    MF__TRY(mf__workspace_reserve(sessions[0]->model, n, err));
     for (int i = 0; i < n; i++) {
         MF__TRY(mf__session_make_room(sessions[i], sessions[i]->length + 1, err));
         ones[i] = 1;

@@ -12,7 +12,6 @@
 #include "any.h"
 #include "base/file.h"
 
-#define CHUNK 4
 #define N 40
 
 static int n_kills, n_seconds;
@@ -34,7 +33,7 @@ static mf_model *open_cached(const char *dir, int64_t ram, const char *cache_dir
 
 /* Evaluated from the beginning, without a cache. */
 static void from_scratch(mf_model *m, const int32_t *tokens, size_t n, float *logits) {
-    mf_session *s = tiny_session(m, 0, CHUNK);
+    mf_session *s = any_session(m);
     any_eval(m, s, tokens, n, logits);
     mf_session_free(s);
 }
@@ -42,7 +41,7 @@ static void from_scratch(mf_model *m, const int32_t *tokens, size_t n, float *lo
 /* Through the cache, in a new session; returns how many tokens were reused. */
 static int64_t through_cache(mf_model *m, const int32_t *tokens, size_t n, const int64_t *marks, size_t n_marks,
                              float *logits) {
-    mf_session *s = tiny_session(m, 0, CHUNK);
+    mf_session *s = any_session(m);
     int64_t reused = -1;
     mf_error err = {0};
     if (mf_prompt(s, tokens, n, marks, n_marks, logits, any_vocab(m), &reused, &err) != MF_OK) fail_msg("%s", err.text);
@@ -131,7 +130,7 @@ static void test_both_and_restart(void **state) {
 static void test_the_session_itself_is_a_cache(void **state) {
     mf_model *m = any_open(*state);
     float *want = any_row(m, 1), *got = any_row(m, 1);
-    mf_session *s = tiny_session(m, 0, CHUNK);
+    mf_session *s = any_session(m);
     int64_t reused = -1;
     assert_int_equal(mf_prompt(s, prompt, 20, NULL, 0, got, any_vocab(m), &reused, NULL), MF_OK);
     assert_int_equal(reused, 0);
@@ -162,19 +161,20 @@ static void test_a_failed_prompt_changes_nothing(void **state) {
         mf_session_options opt;
         mf_session *s;
         mf_session_options_init(&opt);
-        opt.n_chunk = CHUNK;
+        opt.n_chunk = any_chunk;
         opt.cancel = stop_now;
         opt.cancel_user = &left;
         assert_int_equal(mf_session_create(m, &opt, &s, NULL), MF_OK);
         any_eval(m, s, prompt + 5, 9, got);
         left = after;
         const int64_t marks[] = {8, 16};
-        assert_int_equal(mf_prompt(s, prompt + after % 10, 30, marks, 2, got, any_vocab(m), NULL, NULL), MF_E_CANCELLED);
+        assert_int_equal(mf_prompt(s, prompt + after % 10, 30, marks, 2, got, any_vocab(m), NULL, NULL),
+                         MF_E_CANCELLED);
         left = 1 << 30;
         assert_int_equal(mf_memory_length(s), 9);
         assert_memory_equal(mf_memory_tokens(s), prompt + 5, 9 * sizeof *prompt);
         any_eval(m, s, &(int32_t){7}, 1, got);
-        mf_session *fresh = tiny_session(m, 0, CHUNK);
+        mf_session *fresh = any_session(m);
         any_eval(m, fresh, prompt + 5, 9, want);
         any_eval(m, fresh, &(int32_t){7}, 1, want);
         any_same(m, want, got);
@@ -297,7 +297,7 @@ static void child(const char *dir, const char *disk, uint64_t seed, const float 
     size_t vocab = any_vocab(m);
     float *logits = malloc(vocab * sizeof *logits);
     mf_session_options_init(&so);
-    so.n_chunk = CHUNK;
+    so.n_chunk = any_chunk;
     clock_gettime(CLOCK_MONOTONIC, &start);
     do {
         mf_session *s;
@@ -372,8 +372,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_kills_leave_nothing_wrong),
         cmocka_unit_test(test_two_processes_share_a_directory),
     };
-    if (argc != 4 || (n_kills = atoi(argv[2])) < 1 || (n_seconds = atoi(argv[3])) < 1) return 2;
+    if (argc != 5 || (n_kills = atoi(argv[3])) < 1 || (n_seconds = atoi(argv[4])) < 1) return 2;
     tiny_checkpoint = argv[1];
+    any_chunk = atoi(argv[2]);
     for (int i = 0; i < N + 16; i++) prompt[i] = (i * 37 + 5 + i * i % 11) % 256;
     return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);
 }

@@ -49,7 +49,7 @@ static const float *oracle(world *w, const list *l) {
     unsigned i = index_of(l);
     if (!w->oracle[i]) {
         int32_t tokens[MAX_LEN + 1];
-        mf_session *s = tiny_session(w->m, 0, 0);
+        mf_session *s = any_session(w->m);
         for (int k = 0; k < l->n; k++) tokens[k] = ALPHABET[l->bit[k]];
         w->oracle[i] = any_row(w->m, 1);
         any_eval(w->m, s, tokens, (size_t)l->n, w->oracle[i]);
@@ -198,7 +198,7 @@ static void test_random_sequences(void **state) {
     w.rng = 12345;
     for (int seq = 0; seq < n_sequences; seq++) {
         for (int s = 0; s < N_SESSIONS; s++) {
-            w.s[s] = tiny_session(w.m, 0, 4);
+            w.s[s] = any_session(w.m);
             w.held[s].n = w.n_checks[s] = 0;
             memset(w.check[s], 0, sizeof w.check[s]);
         }
@@ -217,7 +217,8 @@ static void test_random_sequences(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_sequences)};
-    if (argc != 3 || (n_sequences = atoi(argv[2])) < 1) return 2;
+    if (argc != 4 || (n_sequences = atoi(argv[3])) < 1) return 2;
     tiny_checkpoint = argv[1];
+    any_chunk = atoi(argv[2]);
     return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);
 }

@@ -11,7 +11,7 @@ static bool has_recurrent(const mf_model *m) {
 
 /* Logits after the first n tokens of the prompt and then `extra`, in a session of its own. */
 static void fresh(mf_model *m, size_t n, int32_t extra, float *logits) {
-    mf_session *s = tiny_session(m, 0, 0);
+    mf_session *s = any_session(m);
     any_eval(m, s, prompt, n, logits);
     any_eval(m, s, &extra, 1, logits);
     mf_session_free(s);
@@ -33,7 +33,7 @@ static void test_save_load_save_is_identical(void **state) {
     float *want = any_row(m, 1), *got = any_row(m, 1);
     for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++) {
         size_t size, size2, n = LENGTHS[i];
-        mf_session *a = tiny_session(m, 0, 0), *b = tiny_session(m, 0, 0);
+        mf_session *a = any_session(m), *b = any_session(m);
         any_eval(m, a, prompt, n, want);
         uint8_t *first = save(a, &size);
         any_eval(m, b, prompt + 3, 40, got); /* b holds something else: it must not matter */
@@ -59,7 +59,7 @@ static void test_save_load_save_is_identical(void **state) {
 static void test_damaged_snapshots_change_nothing(void **state) {
     mf_model *m = any_open(*state);
     float *want = any_row(m, 1), *got = any_row(m, 1);
-    mf_session *a = tiny_session(m, 0, 0), *b = tiny_session(m, 0, 0);
+    mf_session *a = any_session(m), *b = any_session(m);
     size_t size;
     any_eval(m, a, prompt, 9, want);
     uint8_t *bytes = save(a, &size), *bad = malloc(size + 1);
@@ -94,7 +94,7 @@ static void test_damaged_snapshots_change_nothing(void **state) {
 static void test_a_snapshot_must_fit_the_context(void **state) {
     mf_model *m = any_open(*state);
     float *logits = any_row(m, 1);
-    mf_session *a = tiny_session(m, 0, 0), *b = tiny_session(m, 16, 0);
+    mf_session *a = any_session(m), *b = tiny_session(m, 16, 0);
     size_t size;
     any_eval(m, a, prompt, 17, logits);
     uint8_t *bytes = save(a, &size);
@@ -113,7 +113,7 @@ static void test_version_2_snapshots_are_read(void **state) {
     assert_string_equal(mf_model_info_get(m)->family, "qwen3_5_moe"); /* the shape below is that family's */
     enum { N = 11, LAYERS = 8, CONV = 3 * 256, DELTA = 4 * 32 * 32, ROW = 2 * 64 };
     float *want = any_row(m, 1), *got = any_row(m, 1);
-    mf_session *a = tiny_session(m, 0, 0), *b = tiny_session(m, 0, 0);
+    mf_session *a = any_session(m), *b = any_session(m);
     any_eval(m, a, prompt, N, want);
     size_t size, at = 56 + 48, used = 40; /* ours: header, 11 tokens padded to 8 bytes */
     uint8_t *ours = save(a, &size), *theirs = calloc(1, size + 4096);
@@ -158,7 +158,7 @@ static void test_forks_go_their_own_ways(void **state) {
     static const size_t LENGTHS[] = {0, 5, 256, 270}; /* in the middle of a page, at its end, in the second */
     for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++) {
         size_t n = LENGTHS[i];
-        mf_session *a = tiny_session(m, 0, 0), *b;
+        mf_session *a = any_session(m), *b;
         any_eval(m, a, prompt, n, got);
         assert_int_equal(mf_session_fork(a, &b, NULL), MF_OK);
         assert_int_equal(mf_memory_length(b), n);
@@ -170,7 +170,7 @@ static void test_forks_go_their_own_ways(void **state) {
         any_same(m, want, got);
         mf_session_free(a); /* the parent goes first */
         any_eval(m, b, &(int32_t){7}, 1, got);
-        mf_session *c = tiny_session(m, 0, 0);
+        mf_session *c = any_session(m);
         any_eval(m, c, prompt, n, want);
         any_eval(m, c, (int32_t[]){9, 7}, 2, want);
         any_same(m, want, got);
@@ -191,8 +191,8 @@ static void test_a_batch_equals_separate_runs(void **state) {
     float *rows = any_row(m, BATCH), *want = any_row(m, 1);
     for (int i = 0; i < BATCH; i++) { /* different lengths, one across a page border */
         size_t n = i == 3 ? 254 : (size_t)(3 * i + 1);
-        together[i] = tiny_session(m, 0, 0);
-        alone[i] = tiny_session(m, 0, 0);
+        together[i] = any_session(m);
+        alone[i] = any_session(m);
         any_eval(m, together[i], prompt + i, n, want);
         any_eval(m, alone[i], prompt + i, n, want);
     }
@@ -228,7 +228,7 @@ static void test_a_batch_equals_separate_runs(void **state) {
 static void test_checkpoints(void **state) {
     mf_model *m = any_open(*state);
     float *want = any_row(m, 1), *got = any_row(m, 1);
-    mf_session *s = tiny_session(m, 0, 0);
+    mf_session *s = any_session(m);
     for (size_t pos = 0; pos < 25; pos += 5) {
         any_eval(m, s, prompt + pos, 5, got);
         assert_int_equal(mf_checkpoint_save(s, NULL), MF_OK);
@@ -270,7 +270,7 @@ static void test_checkpoints(void **state) {
 static void test_truncation(void **state) {
     mf_model *m = any_open(*state);
     float *want = any_row(m, 1), *got = any_row(m, 1);
-    mf_session *s = tiny_session(m, 0, 0);
+    mf_session *s = any_session(m);
     int64_t again = -1;
     any_eval(m, s, prompt, 20, got);
     assert_int_equal(mf_memory_seq_rm(s, 20, -1, &again, NULL), MF_OK); /* nothing to remove */
@@ -341,10 +341,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_prefix_reuse_is_exact),
     };
     const struct CMUnitTest old_format[] = {cmocka_unit_test(test_version_2_snapshots_are_read)};
-    if (argc < 2) return 2;
+    if (argc != 3) return 2;
     tiny_checkpoint = argv[1];
+    any_chunk = atoi(argv[2]);
     for (int i = 0; i < MAX_PROMPT + 8; i++) prompt[i] = (i * 37 + 5 + i * i % 11) % 256;
-    if (argc == 3 && !strcmp(argv[2], "old-format"))
-        return cmocka_run_group_tests(old_format, tiny_setup, tiny_teardown);
+    if (!strcmp(argv[2], "old-format")) return cmocka_run_group_tests(old_format, tiny_setup, tiny_teardown);
     return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);
 }
