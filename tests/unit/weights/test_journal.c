@@ -170,8 +170,9 @@ static void goes_on(void **state) {
         assert_false(mf__path_exists(partial));
         assert_same_model(whole, dir);
         assert_int_equal(mf__dir_remove(dir, NULL), MF_OK);
-        killed_run(dir, kill_at, false); /* too fast for a commit: begins again */
-        assert_int_equal(do_work(dir, -1, true), STEPS);
+        killed_run(dir, kill_at, false); /* with or without a commit on the way, as the clock had it */
+        int left = do_work(dir, -1, true);
+        assert_true(left >= STEPS - kill_at && left <= STEPS);
         assert_same_model(whole, dir);
         assert_int_equal(mf__dir_remove(dir, NULL), MF_OK);
     }
