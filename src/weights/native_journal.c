@@ -19,7 +19,7 @@
 
 #define JOURNAL_MAX ((size_t)256 << 20)
 #define COMMIT_BYTES ((int64_t)512 << 20)
-#define COMMIT_SECONDS 1.0
+#define COMMIT_SECONDS 0.25
 
 static double seconds(void) {
     struct timespec now;
