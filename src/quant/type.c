@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "quant/affine.h"
+#include "quant/gguf_types.h"
 #include "quant/half.h"
 #include "quant/mxfp4.h"
 
@@ -22,7 +23,8 @@ const char *mf__type_name(mf__type type) {
 
 bool mf__type_parse(const char *name, mf__type *out) {
     for (int i = 0; i < MF_TYPE_COUNT; i++) {
-        if (mf__type_has_scales((mf__type)i) || strcmp(name, types[i].name) != 0) continue;
+        if (mf__type_has_scales((mf__type)i) || mf__type_is_block((mf__type)i) || strcmp(name, types[i].name) != 0)
+            continue;
         *out = (mf__type)i;
         return true;
     }
@@ -41,12 +43,18 @@ bool mf__type_has_scales(mf__type type) {
     return type == MF_TYPE_AFFINE || type == MF_TYPE_MXFP4 || type == MF_TYPE_F8_BLOCK;
 }
 
+bool mf__type_is_block(mf__type type) {
+    int values, bytes;
+    return mf__gguf_block(type, &values, &bytes);
+}
+
 bool mf__type_is_matrix(mf__type type) {
-    return mf__type_is_float(type) || mf__type_has_scales(type);
+    return mf__type_is_float(type) || mf__type_has_scales(type) || mf__type_is_block(type);
 }
 
 int64_t mf__tensor_row_bytes(const mf__tensor *t) {
-    int bits = t->type == MF_TYPE_AFFINE ? t->bits : mf__type_bits(t->type);
+    int bits = t->type == MF_TYPE_AFFINE ? t->bits : mf__type_bits(t->type), values, bytes;
+    if (!bits && mf__gguf_block(t->type, &values, &bytes)) return t->n_cols / values * bytes;
     return t->n_cols * bits / 8;
 }
 
@@ -136,6 +144,6 @@ void mf__tensor_row_f32(const mf__tensor *t, int64_t row, float *out) {
     case MF_TYPE_AFFINE: mf__affine_decode_row(p, r.scales, r.biases, r.scale_type, n, r.bits, r.group, out); break;
     case MF_TYPE_MXFP4: mf__mxfp4_decode_row(p, r.scales, n, out); break;
     case MF_TYPE_F8_BLOCK: f8_block_row(p, r.scales, r.scale_type, n, r.group, out); break;
-    case MF_TYPE_COUNT: break;
+    default: mf__gguf_decode_row(r.type, p, n, out); break;
     }
 }

@@ -23,7 +23,21 @@
     X(BOOL, "BOOL", 8)                                                                                                 \
     X(AFFINE, "AFFINE", 0)     /* MLX groups: codes (U32 words), scales, biases; bits and group are in the tensor */   \
     X(MXFP4, "MXFP4", 4)       /* E2M1 codes, two to a byte, low first; one E8M0 scale byte for 32 of them */          \
-    X(F8_BLOCK, "F8_BLOCK", 8) /* F8_E4M3 codes; one scale for each block of block_rows x group of them */
+    X(F8_BLOCK, "F8_BLOCK", 8) /* F8_E4M3 codes; one scale for each block of block_rows x group of them */             \
+    /* blocks of GGUF files, read only: quant/gguf_types.h */                                                          \
+    X(Q4_0, "Q4_0", 0)                                                                                                 \
+    X(Q4_1, "Q4_1", 0)                                                                                                 \
+    X(Q5_0, "Q5_0", 0)                                                                                                 \
+    X(Q5_1, "Q5_1", 0)                                                                                                 \
+    X(Q8_0, "Q8_0", 0)                                                                                                 \
+    X(Q2_K, "Q2_K", 0)                                                                                                 \
+    X(Q3_K, "Q3_K", 0)                                                                                                 \
+    X(Q4_K, "Q4_K", 0)                                                                                                 \
+    X(Q5_K, "Q5_K", 0)                                                                                                 \
+    X(Q6_K, "Q6_K", 0)                                                                                                 \
+    X(IQ4_NL, "IQ4_NL", 0)                                                                                             \
+    X(IQ4_XS, "IQ4_XS", 0)                                                                                             \
+    X(MXFP4_BLOCK, "MXFP4_BLOCK", 0)
 
 typedef enum mf__type {
 #define ENUM(id, name, bits) MF_TYPE_##id,
@@ -37,6 +51,7 @@ bool mf__type_parse(const char *name, mf__type *out); /* false for unknown names
 int mf__type_bits(mf__type type);                     /* 0 for AFFINE */
 bool mf__type_is_float(mf__type type);                /* F32, F16, BF16: what a backend reads directly */
 bool mf__type_has_scales(mf__type type);              /* AFFINE, MXFP4, F8_BLOCK: more than one piece */
+bool mf__type_is_block(mf__type type);                /* of GGUF files: read, never written */
 bool mf__type_is_matrix(mf__type type);               /* what a model's matrix may be: float or with scales */
 
 #define MF_MXFP4_GROUP 32

@@ -1,0 +1,22 @@
+/* The block types of GGUF files, decoded. They are read from such files and never written: our own files have affine
+ * groups, MXFP4 and plain floats. A block is a fixed number of values in a fixed number of bytes; rows are whole
+ * blocks. */
+#ifndef MF_QUANT_GGUF_TYPES_H
+#define MF_QUANT_GGUF_TYPES_H
+
+#include "quant/type.h"
+
+/* The type behind a number in a GGUF file. name (may be NULL) is set for every number that has a meaning there, also
+ * for those that are not decoded; "?" for others. */
+bool mf__gguf_type(uint32_t number, mf__type *out, const char **name);
+
+/* Values and bytes of a block; false for types that are not made of blocks. */
+bool mf__gguf_block(mf__type type, int *values, int *bytes);
+
+/* n_cols is a multiple of the block's values. Any alignment. */
+void mf__gguf_decode_row(mf__type type, const void *blocks, int64_t n_cols, float *out);
+
+/* MXFP4 blocks in our own order: n_cols / 2 bytes of codes, n_cols / 32 of scales. Exact. */
+void mf__gguf_repack_mxfp4(const void *blocks, int64_t n_cols, void *codes, void *scales);
+
+#endif
