@@ -284,10 +284,10 @@ static mf_status check_left_recursion(mf__grammar *g, mf_error *err) {
     walk w = {g, calloc(g->n_rules + 1, 1), calloc(g->n_states + 1, sizeof(uint32_t)),
               malloc((g->n_states + 1) * sizeof(uint32_t)), 0};
     mf_status status = MF_OK;
-    if (!w.mark || !w.seen || !w.pending)
-        status = mf__fail(err, MF_E_NOMEM, "no memory for a grammar");
-    else if (left_recursive(&w, g->root, 0))
-        status = mf__fail(err, MF_E_INVALID, "the schema or grammar refers to itself without anything in between");
+    if (!w.mark || !w.seen || !w.pending) status = mf__fail(err, MF_E_NOMEM, "no memory for a grammar");
+    for (uint32_t r = 0; status == MF_OK && r < g->n_rules; r++)
+        if (left_recursive(&w, r, 0))
+            status = mf__fail(err, MF_E_INVALID, "the schema or grammar refers to itself without anything in between");
     free(w.mark);
     free(w.seen);
     free(w.pending);

@@ -118,8 +118,8 @@ static void test_numbers(void **state) {
 
 static void test_strings(void **state) {
     (void)state;
-    SCHEMA("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", LIST("\"ab\"", "\"\u3000 \"", "\"é你😀\"", "\"\\n\\\"\""),
-           LIST("\"a\"", "\"abcd\"", "\"\""));
+    SCHEMA("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+           LIST("\"ab\"", "\"\u3000 \"", "\"é你😀\"", "\"\\n\\\"\""), LIST("\"a\"", "\"abcd\"", "\"\""));
     SCHEMA("{\"type\":\"string\",\"pattern\":\"^[a-c]+-\\\\d{2}$\"}", LIST("\"a-12\"", "\"abc-00\""),
            LIST("\"-12\"", "\"a-1\"", "\"a-123\"", "\"d-12\""));
     SCHEMA("{\"type\":\"string\",\"pattern\":\"b\"}", LIST("\"b\"", "\"abc\""), LIST("\"a\"", "\"\""));
@@ -201,6 +201,9 @@ static void test_bad_schemas(void **state) {
     bad_schema("{\"$ref\":\"#\"}", MF_E_INVALID);
     bad_schema("{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", MF_E_INVALID);
     bad_schema("{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", MF_E_INVALID);
+    bad_schema("{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/a\"},\"$defs\":{\"a\":{\"anyOf\":[{\"$ref\":"
+               "\"#/$defs/a\"},{\"type\":\"null\"}]}}}",
+               MF_E_INVALID);
     bad_schema("{\"not\":{}}", MF_E_UNSUPPORTED);
     bad_schema("{\"type\":\"array\",\"uniqueItems\":true}", MF_E_UNSUPPORTED);
     bad_schema("{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", MF_E_UNSUPPORTED);
