@@ -102,7 +102,7 @@ static int32_t start_guess(mf__store *s) {
 }
 
 static bool guesses_may_go(const mf__store *s) {
-    return s->queues[0].head < 0 && s->in_flight[0] == 0 && s->in_flight[1] < (s->depth + 1) / 2;
+    return s->queues[0].head < 0 && s->in_flight[0] == 0 && s->in_flight[1] < (s->depth + 3) / 4;
 }
 
 static int32_t choose_slot(mf__store *s) {

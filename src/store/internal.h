@@ -135,6 +135,7 @@ struct mf__store {
     int32_t *n_last;
     int last_cap;
     mf__track tracks[MF_PREDICT_COUNT];
+    int turns_since_router; /* since the better predictor spoke */
 
     /* turns and counters */
     mf__turn *turns; /* all turn objects, for the checker */
@@ -204,6 +205,7 @@ void mf__queue_remove(mf__store *s, int32_t slot);
 
 /* predict.c; the lock is held */
 void mf__predict_begin(mf__store *s, const mf__turn *t);   /* what was foretold against what is wanted */
+void mf__predict_unwanted(mf__store *s, int layer);        /* guesses about a layer that its turn did not want */
 void mf__predict_next_layer(mf__store *s, int layer);      /* the last token's experts of the following layers */
 void mf__predict_settle(mf__store *s, int who, bool good); /* one read of a predictor turned out so */
 void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int n);

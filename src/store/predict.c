@@ -4,6 +4,7 @@
  * said about a layer ends with the layer's next turn. A predictor whose reads are mostly useless is sent to rest, each
  * time for longer, and then tried again: what it says is still compared with what was wanted, so that recall is known
  * also of a predictor at rest. */
+#include <limits.h>
 #include <string.h>
 
 #include "store/internal.h"
@@ -62,6 +63,7 @@ void mf__predict_begin(mf__store *s, const mf__turn *t) {
         for (int i = 0; i < t->n; i++) p->right += f[t->wanted[i]] >> who & 1;
     }
     if (s->spoke[t->layer]) unsay(s, t->layer, 0xff);
+    if (s->turns_since_router < INT_MAX) s->turns_since_router++;
     withdraw(s, t->layer, -1);
     if (t->n_tokens == 1 && t->n <= s->last_cap) {
         memcpy(s->last_ids + (size_t)t->layer * (size_t)s->last_cap, t->wanted, (size_t)t->n * sizeof *t->wanted);
@@ -71,8 +73,21 @@ void mf__predict_begin(mf__store *s, const mf__turn *t) {
     }
 }
 
+/* What was read for a turn that did not want it is no guess any more but an expert like others, of little worth. */
+void mf__predict_unwanted(mf__store *s, int layer) {
+    for (int e = 0; s->prefetch && e < s->n_experts; e++) {
+        int32_t slot = s->where[layer * s->n_experts + e];
+        if (slot < 0 || s->slots[slot].who < 0) continue;
+        mf__slot_settle(s, slot, false);
+        if (s->slots[slot].state == MF_SLOT_READING && s->slots[slot].issued == 0) mf__slot_free(s, slot);
+    }
+}
+
 void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int n) {
     bool listen = mf__predict_active(s, who);
+    if (who == MF_PREDICT_ROUTER) s->turns_since_router = 0;
+    /* Two voices at once would spend the idle time on the worse one: the token before counts where no router speaks. */
+    if (who == MF_PREDICT_LAST && s->turns_since_router <= 2) listen = false;
     withdraw(s, layer, who);
     unsay(s, layer, (uint8_t)(1 << who));
     s->spoke[layer] |= (uint8_t)(1 << who);

@@ -1,11 +1,12 @@
 /* Opening and closing a store, its budget and its counters. See store/internal.h for the parts and the invariants. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "store/internal.h"
 
-#define DEFAULT_DEPTH 8
+#define DEFAULT_DEPTH 16
 #define MOST_DEPTH 64
 #define PIECE_BYTES ((int64_t)1 << 20)
 
@@ -47,6 +48,7 @@ static mf_status make_tables(mf__store *s, mf_error *err) {
     s->ranking = (mf__ranking){.policy = policy, .n_layers = s->n_layers, .n_experts = s->n_experts};
     s->ranking.state = mf__table(s, 1, policy->bytes(s->n_layers, s->n_experts));
     s->queues[0] = s->queues[1] = (mf__queue){-1, -1};
+    s->turns_since_router = INT_MAX;
     if (!s->where || !s->foretold || !s->spoke || !s->n_last || !s->last_ids || !s->guesses || !s->drive_load ||
         !s->ranking.state)
         return mf__fail(err, MF_E_NOMEM, "no memory for the tables of %d experts", s->n_keys);

@@ -168,6 +168,7 @@ mf_status mf__turn_begin(mf__turn *t, int layer, const int32_t *ids, const int32
         claim_present(t, i, &ready);
         count_wish(t, ready);
     }
+    mf__predict_unwanted(s, layer);
     s->turns_without_miss = t->n_unclaimed || t->n_window ? 0 : s->turns_without_miss + 1;
     claim_missing(t);
     pthread_mutex_unlock(&s->lock);
