@@ -11,7 +11,9 @@
 typedef struct mapped_file {
     const char *path; /* in the arena */
     mf__map map;
-    bool owned; /* unmapped at close */
+    bool owned;   /* unmapped at close */
+    bool on_disk; /* a file, not bytes in memory */
+    void *bytes;  /* free()d at close */
 } mapped_file;
 
 struct mf__catalog {
@@ -29,8 +31,10 @@ mf_status mf__catalog_create(mf__catalog **out, mf_error *err) {
 
 void mf__catalog_close(mf__catalog *cat) {
     if (!cat) return;
-    for (int i = 0; i < cat->n_files; i++)
+    for (int i = 0; i < cat->n_files; i++) {
         if (cat->files[i].owned) mf__map_close(&cat->files[i].map);
+        free(cat->files[i].bytes);
+    }
     free(cat->files);
     free(cat->entries);
     mf__arena_free(&cat->names);
@@ -43,7 +47,7 @@ static mf_status add_mapped(mf__catalog *cat, const char *path, mf__map map, boo
     char *copy = mf__arena_strdup(&cat->names, path);
     if (!files || !copy) return mf__fail(err, MF_E_NOMEM, "no memory for the table of %s", path);
     *index = cat->n_files;
-    files[cat->n_files++] = (mapped_file){.path = copy, .map = map, .owned = owned};
+    files[cat->n_files++] = (mapped_file){.path = copy, .map = map, .owned = owned, .on_disk = owned};
     return MF_OK;
 }
 
@@ -123,16 +127,46 @@ int mf__catalog_n_files(const mf__catalog *cat) {
 }
 
 bool mf__catalog_is_file(const mf__catalog *cat, int file) {
-    return file >= 0 && file < cat->n_files && cat->files[file].owned;
+    return file >= 0 && file < cat->n_files && cat->files[file].on_disk;
 }
 
 int mf__catalog_where(const mf__catalog *cat, const void *p, int64_t *offset) {
     uintptr_t at = (uintptr_t)p;
     for (int i = 0; i < cat->n_files; i++) {
         uintptr_t start = (uintptr_t)cat->files[i].map.data;
-        if (!cat->files[i].owned || at < start || at - start >= cat->files[i].map.size) continue;
+        if (!cat->files[i].on_disk || at < start || at - start >= cat->files[i].map.size) continue;
         *offset = (int64_t)(at - start);
         return i;
     }
     return -1;
+}
+
+mf_status mf__catalog_derive(const mf__catalog *base, mf__catalog **out, mf_error *err) {
+    mf_status status = mf__catalog_create(out, err);
+    for (int i = 0; i < base->n_files && status == MF_OK; i++) {
+        int index;
+        status = add_mapped(*out, base->files[i].path, base->files[i].map, false, &index, err);
+        if (status == MF_OK) (*out)->files[index].on_disk = base->files[i].on_disk;
+    }
+    if (status != MF_OK) {
+        mf__catalog_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+mf_status mf__catalog_put(mf__catalog *cat, const mf__entry *entry, mf_error *err) {
+    return mf__catalog_add(cat, entry, err);
+}
+
+mf_status mf__catalog_put_bytes(mf__catalog *cat, const mf__entry *entry, void *data, mf_error *err) {
+    mf__entry e = *entry;
+    mf_status status = mf__catalog_add_bytes(cat, entry->name, data, (size_t)entry->size, &e.file, err);
+    if (status != MF_OK) {
+        free(data);
+        return status;
+    }
+    cat->files[e.file].bytes = data;
+    e.offset = 0;
+    return mf__catalog_add(cat, &e, err);
 }

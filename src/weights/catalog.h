@@ -30,6 +30,14 @@ bool mf__catalog_is_file(const mf__catalog *cat, int file); /* false: bytes in m
  * readers that would rather not fault pages in: a mapped file that shrinks kills the process that touches it. */
 int mf__catalog_where(const mf__catalog *cat, const void *p, int64_t *offset);
 
+/* A catalogue of the same files under other names: derive, put what is wanted, seal. base must outlive it.
+ *   put        the bytes of an entry of base; name, dims (same product) and type may be others
+ *   put_bytes  bytes of its own; data is taken over (free()d at close, or at once when this fails) */
+mf_status mf__catalog_derive(const mf__catalog *base, mf__catalog **out, mf_error *err);
+mf_status mf__catalog_put(mf__catalog *cat, const mf__entry *entry, mf_error *err);
+mf_status mf__catalog_put_bytes(mf__catalog *cat, const mf__entry *entry, void *data, mf_error *err);
+mf_status mf__catalog_seal(mf__catalog *cat, mf_error *err); /* MF_E_FORMAT when two entries have the same name */
+
 /* The logical tensor called name ("….q_proj.weight", "….A_log"): where NAME ends in ".weight", is U32 and has .scales
  * and .biases beside it, an AFFINE view with bits and group inferred from the shapes, given the logical n_cols
  * (0: unknown, then group is taken as 64 or, failing that, whatever makes the shapes agree).

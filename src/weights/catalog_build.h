@@ -24,8 +24,6 @@ const mf__map *mf__catalog_map(const mf__catalog *cat, int file);
 
 /* Copies the entry and its name. data is derived from file and offset, which must be inside that file. */
 mf_status mf__catalog_add(mf__catalog *cat, const mf__entry *entry, mf_error *err);
-/* Sorts by name; MF_E_FORMAT when two entries have the same one. */
-mf_status mf__catalog_seal(mf__catalog *cat, mf_error *err);
 
 /* MF_OK for a usable name: 1 to MF__NAME_MAX bytes without control characters. where begins the error text. */
 mf_status mf__entry_check_name(const char *where, const char *name, mf_error *err);
