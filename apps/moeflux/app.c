@@ -98,7 +98,9 @@ int app_finish_output(int code) {
 
 /* ---- interrupts ------------------------------------------------------------------------------------------------ */
 
-static volatile sig_atomic_t caught;
+#define KILLS 3 /* interrupts in a row that end a program which does not answer to one */
+
+static volatile sig_atomic_t caught, n_caught;
 
 static void on_signal(int number) {
     caught = number;
@@ -109,6 +111,26 @@ void app_catch_interrupts(void) {
     sigemptyset(&act.sa_mask);
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
+}
+
+static void on_repeatable_signal(int number) {
+    caught = number;
+    if (++n_caught < KILLS) return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+void app_watch_interrupts(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction act = {.sa_handler = on_repeatable_signal};
+    sigemptyset(&act.sa_mask);
+    for (size_t i = 0; i < MF__COUNT(numbers); i++) sigaction(numbers[i], &act, NULL);
+}
+
+int app_take_interrupt(void) {
+    int number = caught;
+    caught = n_caught = 0;
+    return number;
 }
 
 bool app_interrupted(void *unused) {

@@ -24,6 +24,8 @@ int cmd_inspect(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
+int cmd_template(int argc, char **argv);
+int cmd_chat(int argc, char **argv);
 
 /* "moeflux: ..." on standard error. */
 void app_say(const char *fmt, ...) MF__PRINTF(1, 2);
@@ -54,6 +56,9 @@ typedef struct app_model_options {
 mf_log_sink app_log(bool verbose); /* warnings and errors, and information when verbose */
 mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err);
 void app_session_options(const app_model_options *opt, mf_session_options *out); /* interrupts stop it */
+/* A file of the user's in $XDG_<KIND>_HOME/moeflux or, below $HOME, in fallback/moeflux; malloc'd. NULL when the
+ * environment names neither. The folder is not made. */
+char *app_user_path(const char *xdg, const char *fallback, const char *name);
 /* How the experts came, on standard error; nothing when they are all mapped. */
 void app_say_experts(mf_model *model);
 
@@ -64,6 +69,9 @@ mf_status app_shipped_model(char **out, mf_error *err);
 /* SIGINT and SIGTERM ask the work at hand to stop; a second one kills. Callbacks for sessions and converters: */
 void app_catch_interrupts(void);
 bool app_interrupted(void *unused);
+/* For a program that goes on after an interrupt: the signals, and SIGHUP, are caught again and again. */
+void app_watch_interrupts(void);
+int app_take_interrupt(void); /* the signal's number, which is then forgotten; 0: none came */
 int app_interrupt_code(void); /* 128 + the signal's number */
 
 bool app_has_file(const char *dir, const char *name);

@@ -8,6 +8,7 @@
 
 static const app_command COMMANDS[] = {
     {"run", cmd_run, "continue a text or answer a request"},
+    {"chat", cmd_chat, "a conversation in the terminal"},
     {"convert", cmd_convert, "turn a published checkpoint into a model directory"},
     {"verify", cmd_verify, "read a whole model again and compare it with its checksums"},
     {"synth", cmd_synth, "write a model of a real shape with random weights, to measure with"},
@@ -15,6 +16,7 @@ static const app_command COMMANDS[] = {
     {"check", cmd_check, "compare a model with recorded logits and hidden states"},
     {"eval", cmd_eval, "mean negative log-likelihood of a text"},
     {"tokenize", cmd_tokenize, "text to token ids and back"},
+    {"template", cmd_template, "a request written out by a model's chat template"},
 };
 
 static void print_help(FILE *to) {
@@ -23,6 +25,7 @@ static void print_help(FILE *to) {
     for (size_t i = 0; i < MF__COUNT(COMMANDS); i++) fprintf(to, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
     fprintf(to, "  %-10s %s\n\n", "help", "this page, or a command's: moeflux help run");
     fprintf(to, "moeflux run                        tells a story with the model that comes along\n"
+                "moeflux chat                       talks about it\n"
                 "moeflux convert CHECKPOINT DIR     then: moeflux run DIR --prompt \"...\"\n"
                 "moeflux COMMAND --help             options and examples\n"
                 "moeflux --version\n");

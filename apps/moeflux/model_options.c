@@ -110,11 +110,15 @@ static mf_status refuse_checkpoint(const char *dir, mf_error *err) {
                     dir, dir);
 }
 
-/* Where speeds of drives are remembered; NULL when the environment does not say. malloc'd. */
-static char *cache_dir(void) {
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (base && *base == '/') return mf__path_join(base, "moeflux");
-    return home && *home == '/' ? mf__path_join(home, ".cache/moeflux") : NULL;
+char *app_user_path(const char *xdg, const char *fallback, const char *name) {
+    const char *base = getenv(xdg), *home = getenv("HOME");
+    mf__strbuf path = {0};
+    mf_status st = MF_E_NOT_FOUND;
+    if (base && *base == '/')
+        st = mf__strbuf_printf(&path, NULL, "%s/moeflux%s%s", base, *name ? "/" : "", name);
+    else if (home && *home == '/')
+        st = mf__strbuf_printf(&path, NULL, "%s/%s/moeflux%s%s", home, fallback, *name ? "/" : "", name);
+    return st == MF_OK ? path.data : NULL;
 }
 
 mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err) {
@@ -136,7 +140,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mo.log = app_log(opt->verbose);
     *out = NULL;
     MF__TRY(refuse_checkpoint(dir, err));
-    char *cache = cache_dir();
+    char *cache = app_user_path("XDG_CACHE_HOME", ".cache", ""); /* speeds of drives */
     mo.cache_dir = cache;
     mf_status st = mf_model_open(dir, &mo, out, err);
     free(cache);

@@ -19,6 +19,36 @@ run_it 0 "$moeflux" run --raw --prompt "The king had three sons" --temperature 0
 name="a request is put in the chat format"
 run_it 0 "$moeflux" run --prompt "Tell me a story about a dragon and a cake." --tokens 4 --temperature 0 &&
     has err "prompt 24 tokens" && has out "Once upon a time" && ok
+name="a system prompt"
+run_it 0 "$moeflux" run --prompt "Hi" --system "Be brief." --tokens 2 --temperature 0 && has err "prompt 2" && ok
+name="stop texts"
+run_it 0 "$moeflux" run --prompt "Hi" --stop "time, there" --stop "nothing" --tokens 20 --temperature 0 && has err "(stop text)" &&
+    [ "$(cat out)" = "Once upon a " ] && ok || bad "$(cat out)"
+name="a stop text that does not come"
+run_it 0 "$moeflux" run --prompt "Hi" --stop "a timx" --tokens 4 --temperature 0 && [ "$(cat out)" = "Once upon a time" ] && ok ||
+    bad "$(cat out)"
+name="an answer of a form"
+run_it 0 "$moeflux" run --prompt "Hi" --regex "[A-Z][a-z]+, (yes|no)!" --temperature 1 --seed 4 && has err "(complete" &&
+    grep -qxE "[A-Z][a-z]+, (yes|no)!" out && ok || bad "$(cat out)"
+name="a schema, with the answer cut off"
+printf '{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"}},"required":["name","age"]}' >schema
+run_it 0 "$moeflux" run --prompt "A person." --json-schema schema --tokens 6 --seed 4 && has err "(token limit" &&
+    grep -qE '^\{ *"name": *".*", *"age": *-?[0-9]+ *\}$' out && ok || bad "$(cat out)"
+name="two forms"
+run_it 1 "$moeflux" run --prompt "Hi" --regex a --json && has err "only one of" && ok
+name="a bad pattern"
+run_it 1 "$moeflux" run --prompt "Hi" --regex "(a" && has err "--regex" && ok
+name="log-probabilities"
+run_it 0 "$moeflux" run --prompt "Hi" --tokens 2 --temperature 0 --logprobs 3 && [ "$(grep -c '^{"id":' err)" -eq 2 ] &&
+    has err '"text":"Once"' '"top":[{"id":920' && ok
+name="a bias"
+run_it 0 "$moeflux" run --prompt "Hi" --tokens 1 --temperature 0 --logit-bias 920:-inf && ! grep -q Once out && ok || bad "still there"
+name="a bad bias"
+run_it 1 "$moeflux" run --prompt "Hi" --logit-bias 99999:1 && has err "99999:1" "4095" && ok
+name="a prompt that was cached"
+run_it 0 "$moeflux" run --prompt "Tell me a story." --tokens 4 --temperature 0 --cache-dir cache && cp out story &&
+    run_it 0 "$moeflux" run --prompt "Tell me a story." --tokens 4 --temperature 0 --cache-dir cache && cmp -s out story &&
+    has err "reused)" && ok || bad "not reused"
 name="no tokens"
 run_it 0 "$moeflux" run --tokens 0 && has err "generated 0" && ok
 name="the context is filled and no more"
@@ -68,6 +98,21 @@ name="JSON lines"
 printf '%s\n' '{"text":"a<|im_end|>","special":true}' '{"text":"<|im_end|>","special":false}' '{"ids":[920,604]}' |
     "$moeflux" tokenize "$stories" --jsonl >out 2>err && [ "$(sed -n 3p out)" = '{"text":"Once upon"}' ] &&
     [ "$(sed -n 1p out | tr , '\n' | wc -l)" -eq 2 ] && [ "$(sed -n 2p out | tr , '\n' | wc -l)" -gt 2 ] && ok || bad "lines"
+name="a template"
+printf '{"messages":[{"role":"user","content":"Hi"}],"add_generation_prompt":true}' >request
+"$moeflux" template "$stories" --text <request >out 2>err && [ "$(head -n 2 out | tail -n 1)" = "Hi<|im_end|>" ] && ok || bad "text"
+name="template errors are results"
+printf '%s' '{% if messages %}{{ raise_exception("no way") }}{% endif %}' >t.jinja
+printf '%s\n' '{"messages":[]}' '{"messages":[{"role":"user","content":"Hi"}]}' >lines
+"$moeflux" template t.jinja --jsonl <lines >out 2>err && [ "$(sed -n 1p out)" = '{"text":""}' ] && has out '{"error":"t.jinja' "no way" && ok ||
+    bad "exit code $?"
+name="what is no request"
+printf '%s\n' '{"messages":3}' '{' '{"messages":[]}' >lines
+"$moeflux" template t.jinja --jsonl <lines >out 2>err
+[ $? -eq 1 ] && has out "expected an array" "not JSON" '{"text":""}' && [ "$(wc -l <out)" -eq 3 ] && ok
+name="a bad template"
+printf '%s' '{% if %}' >t.jinja
+run_it 1 "$moeflux" template t.jinja && has err "t.jinja" && ok
 name="a bad JSON line"
 printf '{"text":"a"}\n{"txt":"a"}\n' >lines
 "$moeflux" tokenize "$stories" --jsonl <lines >out 2>err

@@ -17,12 +17,12 @@ helps() { # NAME TEXT COMMAND...
 helps "help" "commands:" "$moeflux" help
 helps "--help" "commands:" "$moeflux" --help
 helps "--version" "moeflux 0." "$moeflux" --version
-for command in run convert inspect check eval tokenize; do
+for command in run chat convert inspect check eval tokenize template; do
     helps "$command --help" "examples:" "$moeflux" $command --help
     helps "help $command" "usage: moeflux $command" "$moeflux" help $command
 done
 
-for command in run check eval; do
+for command in run chat check eval; do
     for option in --backend --threads --ram --io --direct --prefetch --policy --experts-dir --ctx --chunk --cache-dir; do
         helps "$command has $option" "  $option " "$moeflux" $command --help
     done

@@ -1,4 +1,4 @@
-/* The sampler: distributions against exact probabilities, edge cases, determinism; and the built-in chat format. */
+/* The sampler: distributions against exact probabilities, edge cases, determinism. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "text/chat.h"
 #include "text/detmath.h"
 #include "text/sampler.h"
 
@@ -276,27 +275,11 @@ static void test_detmath(void **state) {
     assert_true(mf__det_log(1) == 0);
 }
 
-static void test_chat(void **state) {
-    (void)state;
-    mf__strbuf out = {0};
-    mf_error err;
-    mf__chat_message m[] = {{"system", "Be brief."}, {"user", "Hi <b>"}};
-    assert_int_equal(mf__chat_render(m, 2, true, &out, &err), MF_OK);
-    assert_string_equal(out.data, "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <b><|im_end|>\n"
-                                  "<|im_start|>assistant\n");
-    m[1].content = "x<|im_end|>y";
-    mf__strbuf_clear(&out);
-    assert_int_equal(mf__chat_render(m, 2, false, &out, &err), MF_E_INVALID);
-    assert_int_equal(out.size, 0);
-    mf__strbuf_free(&out);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_temperature), cmocka_unit_test(test_cuts),          cmocka_unit_test(test_typical),
         cmocka_unit_test(test_edges),       cmocka_unit_test(test_bad_options),   cmocka_unit_test(test_penalties),
         cmocka_unit_test(test_logprobs),    cmocka_unit_test(test_deterministic), cmocka_unit_test(test_detmath),
-        cmocka_unit_test(test_chat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,62 @@
+/* A model opened for talking to, and one answer from it.
+ *
+ *   ids -> mf_prompt -> logits -> sampler (within the grammar) -> id -> detokenizer -> reasoning | answer | tool calls
+ *                         ^                                      |
+ *                         +------------- mf_eval_token ----------+
+ */
+#ifndef MOEFLUX_ANSWER_H
+#define MOEFLUX_ANSWER_H
+
+#include "chat_format.h"
+#include "sampling.h"
+
+typedef struct talker {
+    mf_model *model;
+    const mf_model_info *info;
+    mf_session *session;
+    int32_t n_ctx;
+    mf__tokenizer *tok;
+    chat_format format;
+    float *logits;        /* of the token evaluated last */
+    mf__grammar *grammar; /* NULL: answers are free */
+    mf__token_trie *trie; /* with a grammar */
+} talker;
+
+/* Fills in what sampling leaves open. */
+mf_status talker_open(const char *dir, const app_model_options *opt, sampling_options *sampling, talker *out,
+                      mf_error *err);
+void talker_close(talker *t);
+
+typedef struct answer_request {
+    const int32_t *ids;
+    size_t n_ids;
+    const int64_t *marks;
+    size_t n_marks;
+    const sampling_options *sampling;
+    uint64_t seed;
+    bool raw;                                                   /* no notation: all text is answer */
+    bool in_reasoning;                                          /* the prompt ends inside <think> */
+    mf__out_fn *fn;                                             /* gets the text as it comes */
+    void (*token)(void *user, int32_t id, const float *logits); /* every token chosen; may be NULL */
+    void *user;                                                 /* of both */
+} answer_request;
+
+typedef struct answer {
+    int64_t n_prompt, n_reused, n_made; /* tokens */
+    double prompt_seconds, made_seconds;
+    int64_t wanted, hits; /* experts */
+    const char *stopped;  /* why */
+    bool interrupted;     /* by app_interrupted: what was said until then has come out */
+} answer;
+
+mf_status answer_make(talker *t, const answer_request *r, answer *out, mf_error *err);
+
+/* "prompt 24 tokens (12 reused) at 80.1 tokens/s, generated 100 at 40.2 tokens/s, experts 93.1 % in memory" */
+#define ANSWER_TEXT 256
+void answer_describe(const answer *a, char text[ANSWER_TEXT]);
+
+/* The whole state of the session, in a file; complete or absent. A state that does not fit is refused. */
+mf_status talker_save(const talker *t, const char *path, mf_error *err);
+mf_status talker_load(const talker *t, const char *path, mf_error *err);
+
+#endif

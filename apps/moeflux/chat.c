@@ -1,0 +1,290 @@
+/* moeflux chat: a conversation in the terminal, or through a pipe with one request per line.
+ *
+ * Every turn is the whole conversation, written out by the model's template; what the session or the prompt cache has
+ * of its beginning is not evaluated again. An answer that was stopped stays as far as it came. */
+#include "chat.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "options.h"
+
+#define CACHE_RAM ((int64_t)512 << 20) /* for states of the latest turns, or an eighth of --ram if that is less */
+
+/* ---- messages -----------------------------------------------------------------------------------------------------
+ */
+
+void chat_note(const chat *c, const char *fmt, ...) {
+    va_list ap;
+    bool dim = c->screen.styled && isatty(STDERR_FILENO);
+    fflush(stdout);
+    va_start(ap, fmt);
+    fputs(dim ? "\033[2m" : c->terminal ? "" : "moeflux: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputs(dim ? "\033[0m\n" : "\n", stderr);
+    va_end(ap);
+}
+
+void chat_error(chat *c, const mf_error *err) {
+    fflush(stdout);
+    app_say("%s", err->text);
+    c->failed = true;
+}
+
+/* ---- files --------------------------------------------------------------------------------------------------------
+ */
+
+static char *state_path(const char *path) {
+    mf__strbuf name = {0};
+    return mf__strbuf_printf(&name, NULL, "%s.state", path) == MF_OK ? name.data : NULL;
+}
+
+/* The messages are what counts: a state that cannot be written is said, and costs time when they are loaded. */
+mf_status chat_save(chat *c, const char *path, mf_error *err) {
+    mf_error why;
+    MF__TRY(conversation_save(&c->talk, c->talker.info->name, path, err));
+    if (!mf_memory_length(c->talker.session)) return MF_OK;
+    char *beside = state_path(path);
+    if (!beside) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
+    if (talker_save(&c->talker, beside, &why) != MF_OK)
+        chat_note(c, "%s is saved, but not its state (%s): it will be evaluated again when it is loaded", path,
+                  why.text);
+    free(beside);
+    return MF_OK;
+}
+
+mf_status chat_load(chat *c, const char *path, mf_error *err) {
+    mf_error why;
+    MF__TRY(conversation_load(&c->talk, path, err));
+    char *beside = state_path(path);
+    mf_status st = beside && mf__path_exists(beside) ? talker_load(&c->talker, beside, &why) : MF_OK;
+    if (st != MF_OK) chat_note(c, "the conversation will be evaluated again, its state does not fit: %s", why.text);
+    free(beside);
+    json_decref(c->pending);
+    c->pending = NULL;
+    return MF_OK;
+}
+
+/* After every turn: the messages. The state follows when the program ends. */
+static void keep(chat *c) {
+    mf_error err;
+    if (c->file && conversation_save(&c->talk, c->talker.info->name, c->file, &err) != MF_OK) chat_error(c, &err);
+}
+
+/* ---- a turn -------------------------------------------------------------------------------------------------------
+ */
+
+static mf_status on_event(void *user, const mf__out_event *event) {
+    chat *c = user;
+    mf_error err;
+    MF__TRY(said_event(&c->said, event, &err));
+    return screen_event(&c->screen, event);
+}
+
+static void status_line(const chat *c, const answer *a) {
+    char text[ANSWER_TEXT];
+    answer_describe(a, text);
+    chat_note(c, "[%s; %s; context %lld of %d]", text, a->stopped, (long long)mf_memory_length(c->talker.session),
+              c->talker.n_ctx);
+}
+
+static mf_status make_answer(chat *c, answer *a, mf_error *err) {
+    const talker *t = &c->talker;
+    chat_prompt p;
+    chat_request q = {.messages = c->talk.messages, .think = c->talk.think, .open_answer = true};
+    MF__TRY(chat_format_prompt(&t->format, t->tok, &q, mf_memory_tokens(t->session),
+                               (size_t)mf_memory_length(t->session), &p, err));
+    answer_request r = {.ids = p.ids,
+                        .n_ids = p.n_ids,
+                        .marks = p.marks,
+                        .n_marks = p.n_marks,
+                        .sampling = &c->sampling,
+                        .seed = c->sampling.seed + c->n_answers++,
+                        .in_reasoning = p.in_reasoning,
+                        .fn = on_event,
+                        .user = c};
+    mf_status st = answer_make(&c->talker, &r, a, err);
+    chat_prompt_free(&p);
+    return st;
+}
+
+/* A request that got no answer leaves the conversation, where it would stand in the way of the next one. */
+static void take_back(chat *c) {
+    json_decref(c->pending);
+    c->pending = conversation_take(&c->talk, "user");
+}
+
+void chat_answer(chat *c) {
+    answer a = {0};
+    mf_error err, why;
+    said_clear(&c->said);
+    mf_status st = make_answer(c, &a, &err);
+    if (!said_nothing(&c->said) || st == MF_OK) screen_finish(&c->screen);
+    bool nothing = said_nothing(&c->said) && (st != MF_OK || a.interrupted);
+    if (nothing)
+        take_back(c);
+    else if (conversation_answer(&c->talk, &c->said,
+                                 c->talker.format.out == MF__OUT_HARMONY ? "thinking" : "reasoning_content",
+                                 &why) != MF_OK)
+        chat_error(c, &why);
+    if (st != MF_OK)
+        chat_error(c, &err);
+    else if (nothing)
+        chat_note(c, "stopped before an answer began; /retry asks again");
+    else
+        status_line(c, &a);
+    if (!nothing) keep(c);
+}
+
+static void ask(chat *c, const char *text, size_t size) {
+    mf_error err;
+    mf_status st = memchr(text, '\0', size) ? mf__fail(&err, MF_E_INVALID, "the line has a zero byte in it")
+                                            : conversation_ask(&c->talk, text, size, &err);
+    if (st == MF_OK)
+        chat_answer(c);
+    else
+        chat_error(c, &err);
+}
+
+/* ---- the loop -----------------------------------------------------------------------------------------------------
+ */
+
+/* What a signal means here. At a terminal Ctrl-C has done its work; anything else ends the program. */
+static int after_interrupt(chat *c) {
+    int number = app_take_interrupt();
+    if (!number || (number == SIGINT && c->terminal)) return APP_OK;
+    c->leave = true;
+    return 128 + number;
+}
+
+static int converse(chat *c) {
+    mf__strbuf text = {0};
+    int code = APP_OK;
+    while (!c->leave && !app_output_closed()) {
+        lines_result r = lines_read(c->in, "> ", &text);
+        if (r == LINES_END) break;
+        if (r == LINES_FAILED) c->failed = true;
+        if (r == LINES_FAILED && !c->terminal) break;
+        size_t blank = text.size ? strspn(text.data, " \t\r\n") : 0;
+        if (r == LINES_TEXT && text.size && text.data[0] == '/' && strncmp(text.data, "//", 2))
+            chat_command(c, text.data);
+        else if (r == LINES_TEXT && blank < text.size)
+            ask(c, text.data + (text.data[0] == '/'), text.size - (text.data[0] == '/'));
+        else if (r == LINES_INTERRUPTED && c->terminal)
+            chat_note(c, "Ctrl-D or /quit leaves");
+        code = after_interrupt(c);
+    }
+    mf__strbuf_free(&text);
+    return code;
+}
+
+/* One's own file; the folder is made when it is missing. malloc'd; NULL: none. */
+static char *history_path(void) {
+    char *dir = app_user_path("XDG_STATE_HOME", ".local/state", "");
+    for (char *slash = dir ? strchr(dir + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mf__dir_make(dir, NULL);
+        *slash = '/';
+    }
+    bool there = dir && mf__dir_make(dir, NULL) == MF_OK;
+    free(dir);
+    return there ? app_user_path("XDG_STATE_HOME", ".local/state", "chat_history") : NULL;
+}
+
+static mf_status prepare(chat *c, const char *dir, const char *system, mf_error *err) {
+    c->model.prompt_cache_ram = c->model.ram && c->model.ram / 8 < CACHE_RAM ? c->model.ram / 8 : CACHE_RAM;
+    MF__TRY(talker_open(dir, &c->model, &c->sampling, &c->talker, err));
+    if (!c->talker.format.jinja)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "%s has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); "
+                        "moeflux run --raw continues texts",
+                        dir);
+    if (c->file && mf__path_exists(c->file)) MF__TRY(chat_load(c, c->file, err));
+    if (system) MF__TRY(conversation_set_system(&c->talk, system, err));
+    char *history = c->terminal ? history_path() : NULL;
+    c->in = lines_open(c->terminal, history);
+    free(history);
+    return c->in ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for lines");
+}
+
+static int run(chat *c, const char *dir, const char *system, mf_switch think) {
+    mf_error err;
+    c->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    screen_init(&c->screen, screen_has_styles());
+    app_watch_interrupts();
+    mf_status st = conversation_init(&c->talk, &err);
+    c->talk.think = think;
+    if (st == MF_OK) st = prepare(c, dir, system, &err);
+    int code = APP_OK;
+    if (st == MF_OK) {
+        if (c->terminal)
+            chat_note(c, "%s (%s), context %d. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.",
+                      c->talker.info->name, c->talker.info->family, c->talker.n_ctx);
+        if (conversation_turns(&c->talk)) chat_note(c, "%zu messages so far", conversation_turns(&c->talk));
+        code = converse(c);
+        app_take_interrupt();
+        if (c->file && conversation_turns(&c->talk)) st = chat_save(c, c->file, &err);
+    }
+    if (st != MF_OK) chat_error(c, &err);
+    lines_close(c->in);
+    said_free(&c->said);
+    json_decref(c->pending);
+    conversation_free(&c->talk);
+    talker_close(&c->talker);
+    return code ? code : c->failed ? APP_FAILED : APP_OK;
+}
+
+int cmd_chat(int argc, char **argv) {
+    static const char *const switches[] = {"auto", "on", "off", NULL}; /* in the order of mf_switch */
+    chat c = {0};
+    const char *system = NULL;
+    int think = 0;
+    sampling_init(&c.sampling, 1 << 30);
+    opt_def defs[] = {
+        {.name = "conversation",
+         .kind = OPT_STRING,
+         .value = &c.file,
+         .arg = "FILE",
+         .help = "go on with the conversation in FILE, if it is there, and keep it there"},
+        {.name = "system", .kind = OPT_STRING, .value = &system, .arg = "TEXT", .help = "a system prompt"},
+        {.name = "think",
+         .kind = OPT_CHOICE,
+         .value = &think,
+         .arg = "on|off",
+         .help = "let a reasoning model think first (default: as the model does)",
+         .choices = switches},
+        SAMPLING_ROWS(c.sampling),
+        OPT_MODEL_ROWS(c.model),
+    };
+    opt_spec spec = {
+        .usage = "chat [DIR] [options]",
+        .about =
+            "A conversation with the model in DIR (default: the small story model that comes with moeflux).\n"
+            "Ctrl-C stops an answer and keeps what was said, Ctrl-D leaves. A message of several lines is pasted,\n"
+            "or put between \"\"\" and \"\"\", or its lines end in a backslash. /help lists the commands; a message\n"
+            "that begins with a slash is written with two. Without a terminal every line of standard input is a\n"
+            "message, and only answers go to standard output.",
+        .defs = defs,
+        .n_defs = MF__COUNT(defs),
+        .max_words = 1,
+        .examples = "  moeflux chat\n"
+                    "  moeflux chat qwen --system \"Answer briefly.\" --think off\n"
+                    "  moeflux chat qwen --conversation sky.json\n"
+                    "  printf 'Tell me a story.\\nAnd another one.\\n' | moeflux chat --temperature 0\n",
+    };
+    const char *words[OPT_MAX_WORDS] = {NULL};
+    opt_result r = opt_parse(&spec, argc, argv, words);
+    if (r != OPT_DONE) return opt_exit(r);
+    if (words[0]) return run(&c, words[0], system, (mf_switch)think);
+    char *dir;
+    mf_error err;
+    if (app_shipped_model(&dir, &err) != MF_OK) return app_fail(&err);
+    int code = run(&c, dir, system, (mf_switch)think);
+    free(dir);
+    return code;
+}

@@ -1,0 +1,39 @@
+/* The state of `moeflux chat`, which chat.c runs and chat_commands.c changes. */
+#ifndef MOEFLUX_CHAT_H
+#define MOEFLUX_CHAT_H
+
+#include "answer.h"
+#include "conversation.h"
+#include "lines.h"
+#include "screen.h"
+
+typedef struct chat {
+    app_model_options model;
+    sampling_options sampling;
+    talker talker;
+    conversation talk;
+    said said; /* the answer at hand */
+    screen screen;
+    lines *in;
+    const char *file; /* where the conversation is kept up to date; NULL: nowhere */
+    json_t *pending;  /* a request that got no answer; /retry asks it again */
+    bool terminal;    /* somebody is sitting there */
+    uint64_t n_answers;
+    bool leave, failed;
+} chat;
+
+/* Lines for the user, on standard error. */
+void chat_note(const chat *c, const char *fmt, ...) MF__PRINTF(2, 3);
+void chat_error(chat *c, const mf_error *err); /* the exit code will tell */
+
+/* Lets the model answer the last message. */
+void chat_answer(chat *c);
+
+/* The conversation, and beside it the state, in FILE.state. */
+mf_status chat_save(chat *c, const char *path, mf_error *err);
+mf_status chat_load(chat *c, const char *path, mf_error *err);
+
+/* A line that begins with '/'. */
+void chat_command(chat *c, const char *line);
+
+#endif

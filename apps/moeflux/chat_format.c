@@ -1,0 +1,129 @@
+/* Chat templates: finding a model's, and rendering it. */
+#include "chat_format.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "app.h"
+#include "base/file.h"
+
+#define MAX_TEMPLATE ((size_t)4 << 20)
+
+static const char usual[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+static mf_status set_template(chat_format *f, const char *name, const char *source, size_t size, mf_error *err) {
+    if (strlen(source) != size) return mf__fail(err, MF_E_FORMAT, "%s: a zero byte in the template", name);
+    f->out = mf__outparse_detect(source);
+    return mf__jinja_parse(name, source, size, &f->jinja, err);
+}
+
+static mf_status read_template(chat_format *f, const char *path, mf_error *err) {
+    char *source;
+    size_t size;
+    MF__TRY(mf__file_read(path, MAX_TEMPLATE, &source, &size, err));
+    mf_status st = set_template(f, path, source, size, err);
+    free(source);
+    return st;
+}
+
+/* ---- tokenizer_config.json -------------------------------------------------------------------------------------- */
+
+/* bos_token and its kin: a string, or an object with its content. */
+static mf_status keep_token(chat_format *f, const json_t *config, const char *key, mf_error *err) {
+    json_t *value = json_object_get(config, key);
+    if (json_is_object(value)) value = json_object_get(value, "content");
+    if (json_is_string(value) && json_object_set(f->variables, key, value))
+        return mf__fail(err, MF_E_NOMEM, "no memory for %s", key);
+    return MF_OK;
+}
+
+/* chat_template is a text, or a list of {"name", "template"} of which "default" is wanted. */
+static const json_t *default_template(const json_t *value) {
+    size_t i;
+    const json_t *entry;
+    json_array_foreach((json_t *)value, i, entry) {
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        if (name && !strcmp(name, "default")) return json_object_get(entry, "template");
+    }
+    return value;
+}
+
+static mf_status read_config(chat_format *f, const char *path, mf_error *err) {
+    static const char *const tokens[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+    json_t *config;
+    MF__TRY(mf__json_read(path, (size_t)64 << 20, &config, err));
+    mf_status st = MF_OK;
+    for (size_t i = 0; i < MF__COUNT(tokens) && st == MF_OK; i++) st = keep_token(f, config, tokens[i], err);
+    const json_t *t = default_template(json_object_get(config, "chat_template"));
+    if (st == MF_OK && !f->jinja && json_is_string(t)) {
+        char *name = mf__path_join(path, "chat_template");
+        st = name ? set_template(f, name, json_string_value(t), json_string_length(t), err)
+                  : mf__fail(err, MF_E_NOMEM, "no memory for a path");
+        free(name);
+    }
+    json_decref(config);
+    return st;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+static mf_status read_part(chat_format *f, const char *dir, const char *name,
+                           mf_status (*read)(chat_format *, const char *, mf_error *), mf_error *err) {
+    char *path = mf__path_join(dir, name);
+    if (!path) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
+    mf_status st = mf__path_exists(path) ? read(f, path, err) : MF_OK;
+    free(path);
+    return st;
+}
+
+static mf_status open_format(chat_format *f, const char *path, const mf__tokenizer *tok, mf_error *err) {
+    f->variables = json_object();
+    if (!f->variables) return mf__fail(err, MF_E_NOMEM, "no memory for variables");
+    if (!mf__path_is_dir(path)) return read_template(f, path, err);
+    MF__TRY(read_part(f, path, "chat_template.jinja", read_template, err));
+    MF__TRY(read_part(f, path, "tokenizer_config.json", read_config, err));
+    if (!f->jinja && tok && mf__tokenizer_id(tok, "<|im_start|>") >= 0)
+        return set_template(f, "the usual chat format", usual, sizeof usual - 1, err);
+    return MF_OK;
+}
+
+mf_status chat_format_open(const char *path, const mf__tokenizer *tok, chat_format *out, mf_error *err) {
+    *out = (chat_format){.out = MF__OUT_PLAIN};
+    mf_status st = open_format(out, path, tok, err);
+    if (st != MF_OK) chat_format_close(out);
+    return st;
+}
+
+void chat_format_close(chat_format *f) {
+    mf__jinja_free(f->jinja);
+    json_decref(f->variables);
+    *f = (chat_format){0};
+}
+
+/* ---- rendering -------------------------------------------------------------------------------------------------- */
+
+/* The names that templates give the switch for thinking. */
+static int set_think(json_t *vars, mf_switch think) {
+    if (think == MF_SWITCH_AUTO) return 0;
+    bool on = think == MF_SWITCH_ON;
+    int bad = json_object_set_new(vars, "enable_thinking", json_boolean(on));
+    bad |= json_object_set_new(vars, "thinking", json_boolean(on));
+    if (!on) bad |= json_object_set_new(vars, "reasoning_effort", json_string("low"));
+    return bad;
+}
+
+mf_status chat_format_render(const chat_format *f, const chat_request *r, mf__strbuf *out, mf_error *err) {
+    json_t *vars = json_copy(f->variables);
+    int bad = !vars;
+    bad |= json_object_set(vars, "messages", (json_t *)r->messages);
+    bad |=
+        r->tools ? json_object_set(vars, "tools", (json_t *)r->tools) : json_object_set_new(vars, "tools", json_null());
+    bad |= json_object_set_new(vars, "add_generation_prompt", json_boolean(r->open_answer));
+    bad |= set_think(vars, r->think);
+    mf_status st = bad ? mf__fail(err, MF_E_NOMEM, "no memory for the template's variables")
+                       : mf__jinja_render(f->jinja, vars, NULL, out, err);
+    json_decref(vars);
+    return st;
+}

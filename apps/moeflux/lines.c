@@ -1,0 +1,122 @@
+/* Messages from lines. */
+#include "lines.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lines_int.h"
+
+#define MAX_MESSAGE ((size_t)64 << 20)
+#define QUOTES "\"\"\""
+
+struct lines {
+    bool terminal;
+    line_editor *editor; /* NULL: plain */
+    char *line;          /* getline's */
+    size_t capacity;
+};
+
+lines *lines_open(bool terminal, const char *history) {
+    lines *l = calloc(1, sizeof *l);
+    if (!l) return NULL;
+    l->terminal = terminal;
+    if (terminal) l->editor = line_editor_open(history);
+    return l;
+}
+
+void lines_close(lines *l) {
+    if (!l) return;
+    line_editor_close(l->editor);
+    free(l->line);
+    free(l);
+}
+
+static lines_result failed(const mf_error *err) {
+    app_say("%s", err->text);
+    return LINES_FAILED;
+}
+
+static lines_result plain_line(lines *l, const char *prompt, mf__strbuf *out) {
+    mf_error err;
+    if (l->terminal) {
+        fputs(prompt, stdout);
+        fflush(stdout);
+    }
+    errno = 0;
+    ssize_t n = getline(&l->line, &l->capacity, stdin);
+    if (n < 0) {
+        int why = errno;
+        clearerr(stdin);
+        if (why == EINTR || app_interrupted(NULL)) return LINES_INTERRUPTED;
+        if (!why || feof(stdin)) return LINES_END;
+        mf__fail_errno(&err, why, "standard input");
+        return failed(&err);
+    }
+    if (n && l->line[n - 1] == '\n') n--;
+    if (n && l->line[n - 1] == '\r') n--;
+    return mf__strbuf_append(out, l->line, (size_t)n, &err) == MF_OK ? LINES_TEXT : failed(&err);
+}
+
+static lines_result one_line(lines *l, const char *prompt, mf__strbuf *out, bool *more) {
+    *more = false;
+    return l->editor ? line_editor_read(l->editor, prompt, out, more) : plain_line(l, prompt, out);
+}
+
+static bool starts(const mf__strbuf *b, size_t from, const char *text) {
+    size_t n = strlen(text);
+    return b->size - from >= n && !memcmp(b->data + from, text, n);
+}
+
+static bool ends(const mf__strbuf *b, size_t from, const char *text) {
+    size_t n = strlen(text);
+    return b->size - from >= n && !memcmp(b->data + b->size - n, text, n);
+}
+
+/* Does the message go on after the line that begins at `from`? Takes the marks off that say so. */
+static bool goes_on(mf__strbuf *b, size_t from, bool *quoted) {
+    if (*quoted) {
+        if (!ends(b, from, QUOTES)) return true;
+        b->size -= strlen(QUOTES);
+        *quoted = false;
+        return false;
+    }
+    if (from == 0 && starts(b, 0, QUOTES)) {
+        size_t n = strlen(QUOTES);
+        memmove(b->data, b->data + n, b->size - n);
+        b->size -= n;
+        if (ends(b, 0, QUOTES)) {
+            b->size -= n;
+            return false;
+        }
+        *quoted = true;
+        return true;
+    }
+    if (!ends(b, from, "\\")) return false;
+    b->size--;
+    return true;
+}
+
+lines_result lines_read(lines *l, const char *prompt, mf__strbuf *out) {
+    bool quoted = false, more, on;
+    mf_error err;
+    mf__strbuf_clear(out);
+    if (mf__strbuf_append(out, "", 0, &err) != MF_OK) return failed(&err);
+    do {
+        size_t from = out->size;
+        lines_result r = one_line(l, from || quoted ? "... " : prompt, out, &more);
+        if (r == LINES_END && from) break; /* the end of the input ends the message, too */
+        if (r != LINES_TEXT) return r;
+        on = goes_on(out, from, &quoted) || more;
+        if (out->size > MAX_MESSAGE) {
+            app_say("a message of more than %zu bytes is not taken", MAX_MESSAGE);
+            return LINES_FAILED;
+        }
+        if (on && !(quoted && from == 0 && out->size == 0) && mf__strbuf_append(out, "\n", 1, &err) != MF_OK)
+            return failed(&err);
+    } while (on);
+    while (out->size && out->data[out->size - 1] == '\n') out->size--;
+    if (out->data) out->data[out->size] = '\0';
+    return LINES_TEXT;
+}

@@ -1,0 +1,232 @@
+#!/bin/sh
+# Conversations: through a pipe, and on a pseudo-terminal with edits, history, pastes and interrupts.
+. "$(dirname "$0")/lib.sh"
+on_terminal=$6 editing=$7
+export HOME="$work/home" TERM=xterm
+unset XDG_STATE_HOME XDG_CACHE_HOME NO_COLOR
+mkdir -p "$HOME"
+
+chat() { # OPTIONS...: ./in is the conversation
+    "$moeflux" chat "$stories" --temperature 0 --tokens 12 "$@" <in >out 2>err
+    code=$?
+}
+
+# ---- through a pipe ----------------------------------------------------------------------------------------------
+
+name="one request per line"
+printf 'Tell me a story about a dog.\n\nAnd a cat?\n' >in && chat
+[ "$code" -eq 0 ] && [ "$(wc -l <out)" -eq 2 ] && [ "$(grep -c '^moeflux: \[prompt' err)" -eq 2 ] &&
+    has err "prompt 20 tokens at" "reused)" "context 31 of 2048" "experts " && cp out two && ok || bad "exit code $code"
+name="no terminal, no styles"
+grep -q "$(printf '\033')" out && bad "escape sequences" || ok
+name="the beginning is reused"
+reused=$(sed -n 's/.*prompt [0-9]* tokens (\([0-9]*\) reused).*/\1/p' err)
+[ "${reused:-0}" -ge 31 ] && ok || bad "reused: $reused"
+
+name="save and load"
+printf 'Tell me a story about a dog.\n/save c.json\n' >in && chat && has err "2 messages are in c.json" &&
+    printf '/load c.json\nAnd a cat?\n' >in && chat && [ "$code" -eq 0 ] && [ "$(cat out)" = "$(tail -n 1 two)" ] &&
+    has err "(31 reused)" && ok || bad "exit code $code"
+name="without the state it is evaluated again"
+mv c.json.state kept && printf '/load c.json\nAnd a cat?\n' >in && chat && [ "$(cat out)" = "$(tail -n 1 two)" ] &&
+    ! grep -q reused err && ok || bad "differs"
+name="a damaged state is left alone"
+head -c 1000 kept >c.json.state && printf '/load c.json\nAnd a cat?\n' >in && chat && [ "$(cat out)" = "$(tail -n 1 two)" ] &&
+    has err "evaluated again" && ok || bad "differs"
+name="a state of another conversation does no harm"
+cp kept other.json.state && sed 's/about a dog/about a cow/' c.json >other.json &&
+    printf '/load other.json\nAnd a cat?\n' >in && chat && cp out with && rm other.json.state &&
+    printf '/load other.json\nAnd a cat?\n' >in && chat && cmp -s out with && ok || bad "differs"
+name="kept in a file"
+rm -f k.json* && printf 'Tell me a story about a dog.\n' >in && chat --conversation k.json && [ -s k.json.state ] &&
+    printf 'And a cat?\n' >in && chat --conversation k.json && [ "$(cat out)" = "$(tail -n 1 two)" ] &&
+    [ "$(grep -c '"role"' k.json)" -eq 4 ] && ok || bad "differs"
+
+name="undo"
+printf 'Tell me a story about a dog.\nWhy is it so?\n/undo\nAnd a cat?\n' >in && chat
+[ "$code" -eq 0 ] && has err "taken back: Why is it so?" && [ "$(sed 2d out)" = "$(cat two)" ] && ok || bad "differs"
+name="retry"
+printf 'Tell me a story about a dog.\nAnd a cat?\n/retry\n' >in && chat
+[ "$code" -eq 0 ] && [ "$(sed -n 3p out)" = "$(tail -n 1 two)" ] && ok || bad "differs"
+name="retry takes another seed"
+printf 'Tell me a story.\n/retry\n' >in && chat --temperature 1.5 --seed 3
+[ "$(sed -n 1p out)" != "$(sed -n 2p out)" ] && ok || bad "the same answer"
+name="reset"
+printf 'Tell me a story about a dog.\n/reset\nTell me a story about a dog.\n' >in && chat
+[ "$(sed -n 1p out)" = "$(sed -n 2p out)" ] && has err "a new conversation" && ok || bad "differs"
+name="undo and retry with nothing there"
+printf '/undo\n/retry\n' >in && chat
+[ "$code" -eq 0 ] && empty out && has err "nothing to take back" "nothing to ask again" && ok
+name="system"
+printf '/system Be brief.\n/system\nHi\n/save s.json\n/system -\n/system\n' >in && chat --tokens 2
+[ "$code" -eq 0 ] && has err "system prompt: Be brief." "no system prompt" && has s.json '"system"' "Be brief." && ok
+name="think"
+printf '/think off\n/think\n/think maybe\n' >in && chat
+[ "$code" -eq 1 ] && has err "thinking: off" "on, off or auto" && ok || bad "exit code $code"
+name="help and stats"
+printf '/help\nHi\n/stats\n' >in && chat --tokens 2
+[ "$code" -eq 0 ] && has err "/load FILE" "/retry" "model: stories-moe" "context: " "experts: " && ok || bad "exit code $code"
+name="quit"
+printf '/quit\nHi\n' >in && chat
+[ "$code" -eq 0 ] && empty out && ok
+name="an unknown command"
+printf '/rset\n' >in && chat
+[ "$code" -eq 1 ] && empty out && has err "unknown command /rset; did you mean /reset" && ok
+name="a message with a slash"
+printf '//etc is a folder.\n/save s.json\n' >in && chat --tokens 2
+[ "$code" -eq 0 ] && has s.json '"/etc is a folder."' && ok
+name="several lines"
+printf '"""one\ntwo"""\n/undo\nthree\\\nfour\n/save s.json\n' >in && chat --tokens 2
+[ "$code" -eq 0 ] && has err "taken back: one" && has s.json '"three\nfour"' && ok
+name="UTF-8"
+printf 'Gr\303\274\303\237e an \346\227\245\346\234\254 \360\237\220\266!\n/save s.json\n' >in && chat --tokens 2
+[ "$code" -eq 0 ] && has s.json "$(printf 'Gr\303\274\303\237e an \346\227\245\346\234\254 \360\237\220\266!')" && ok || bad "exit code $code"
+name="not UTF-8"
+printf 'Gr\374\337e\nHi\n' >in && chat --tokens 2
+[ "$code" -eq 1 ] && has err "not valid UTF-8" && [ "$(wc -l <out)" -eq 1 ] && ok || bad "exit code $code"
+name="a marker in a message is text"
+printf 'What does <|im_end|> mean?\n' >in && chat --tokens 2
+with=$(sed -n 's/.*prompt \([0-9]*\) tokens.*/\1/p' err)
+printf 'What does it mean?\n' >in && chat --tokens 2
+without=$(sed -n 's/.*prompt \([0-9]*\) tokens.*/\1/p' err)
+[ "$with" -gt $((without + 1)) ] && ok || bad "$with and $without tokens"
+name="a very long line"
+{ head -c 300000 /dev/zero | tr '\0' a && printf '\nHi\n'; } >in && chat --tokens 2
+[ "$code" -eq 1 ] && has err "do not fit in a context of 2048" && [ "$(wc -l <out)" -eq 1 ] && ok || bad "exit code $code"
+name="files that cannot be"
+printf '/load nowhere.json\n/save nowhere/c.json\n/load c.json.state\n/save\nHi\n' >in && chat --tokens 2
+[ "$code" -eq 1 ] && [ "$(grep -c nowhere err)" -eq 2 ] && has err "which file?" && [ "$(wc -l <out)" -eq 1 ] && ok
+name="a conversation that is none"
+printf '{"moeflux_conversation":1,"messages":[{"role":"user"}]}' >n.json && printf '/load n.json\n' >in && chat
+[ "$code" -eq 1 ] && has err "n.json: message 1" && ok
+name="a full disk"
+mkdir disk
+if mount -t tmpfs -o size=4k tmpfs disk 2>/dev/null; then
+    printf 'Hi\n/save disk/c.json\n/save disk/c.json\n/save c2.json\n' >in && chat --tokens 2
+    [ "$code" -eq 1 ] && has err "not its state" "disk/c.json: No space left" "2 messages are in c2.json" &&
+        cmp -s disk/c.json c2.json && ok
+    umount disk
+else
+    printf 'skipped: a full disk (cannot mount a small one here)\n'
+fi
+name="no chat format"
+rm -rf bare && cp -RP "$stories" bare && chmod -R u+w bare && rm bare/tokenizer_config.json && edit bare/tokenizer.json 's/<|im_start|>/<|xx_start|>/g'
+fails "no chat format" "no chat template" -- "$moeflux" chat bare
+
+# ---- on a terminal -----------------------------------------------------------------------------------------------
+
+# plays NAME OPTIONS...: the script is standard input
+plays() {
+    name=$1
+    shift
+    cat >script
+    if [ "$editing" != 1 ] && grep -q '^send .*\\x1b\|\\x7f' script; then
+        printf 'skipped: %s (built without libedit)\n' "$name"
+        return 1
+    fi
+    "$on_terminal" script transcript "$moeflux" chat "$stories" --temperature 0 "$@" >out 2>err </dev/null && return 0
+    bad "$(tail -n 3 transcript | tr -d '\033' | tail -c 300)"
+    return 1
+}
+
+plays "edits and history" --tokens 4 <<'SCRIPT' && has t.json '"Hello"' && [ "$(grep -c '"Hello"' t.json)" -eq 2 ] && ok
+expect > 
+send Helo\x1b[Dl\n
+expect [prompt
+expect > 
+send \x1b[A\n
+expect [prompt
+expect > 
+send /save t.json\n
+expect 4 messages
+send \x04
+exit 0
+SCRIPT
+
+plays "the history is kept" --tokens 4 <<'SCRIPT' && has t.json '"Hello"' && ok
+expect > 
+send \x1b[A\x1b[A\n
+expect [prompt
+expect > 
+send /save t.json\n
+expect 2 messages
+send /quit\n
+exit 0
+SCRIPT
+
+plays "Ctrl-C stops the answer and keeps the conversation" --min-p 1 <<'SCRIPT' && has t.json '"Once' '"assistant"' '"And then?"' && ok
+expect > 
+send Tell me a long story.\n
+expect Once
+pause 200
+send \x03
+expect interrupted
+expect > 
+send And then?\n
+expect Once
+send \x03
+expect interrupted
+expect > 
+send /save t.json\n
+expect 4 messages
+send \x04
+exit 0
+SCRIPT
+
+plays "Ctrl-C on a line drops it" --tokens 4 <<'SCRIPT' && ok
+expect > 
+send forget this\x03
+expect Ctrl-D or /quit leaves
+expect > 
+send Hi\n
+expect prompt 13 tokens
+send \x04
+exit 0
+SCRIPT
+
+plays "a paste of several lines is one message" --tokens 4 <<'SCRIPT' && has t.json '"first\nsecond\nthird"' && ok
+expect > 
+send \x1b[200~first\x0dsecond\x0dth\x1b[201~
+expect ... 
+send ird\n
+expect [prompt
+expect > 
+send /save t.json\n
+expect 2 messages
+send \x04
+exit 0
+SCRIPT
+
+plays "UTF-8 is edited by characters" --tokens 4 <<'SCRIPT' && has t.json "$(printf '"Gr\303\274n"')" && ok
+expect > 
+send Gr\xc3\xbc\xc3\x9f\x7fn\n
+expect [prompt
+expect > 
+send /save t.json\n
+expect 2 messages
+send \x04
+exit 0
+SCRIPT
+
+plays "hanging up leaves, and the conversation is kept" --tokens 4 --conversation h.json <<'SCRIPT' && has h.json '"Hi"' && [ -s h.json.state ] && ok
+expect > 
+send Hi\n
+expect [prompt
+expect > 
+hangup
+exit 129
+SCRIPT
+
+plays "an answer is styled" --regex "# Big\n- \*\*b\*\* \`c\`" <<'SCRIPT' && ok
+expect > 
+send Hi\n
+expect \x1b[1mBig
+expect \xe2\x80\xa2 
+expect \x1b[1mb
+expect \x1b[36mc
+expect complete
+send \x04
+exit 0
+SCRIPT
+
+finish
