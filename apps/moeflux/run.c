@@ -143,7 +143,7 @@ static int run(const char *dir, run_options *opt) {
                             .token = opt->n_logprobs ? print_logprobs : NULL,
                             .user = &s};
         st = answer_make(&s.talker, &r, &a, &err);
-        screen_finish(&s.screen);
+        if (st == MF_OK || s.screen.shown >= 0) screen_finish(&s.screen);
         if (st == MF_OK) closing_line(&s, &a);
     }
     int code = st != MF_OK ? app_fail(&err) : a.interrupted ? app_interrupt_code() : APP_OK;

@@ -10,7 +10,7 @@
 typedef struct screen {
     bool styled;
     markdown md;
-    int shown;  /* kind of the last event; -1: none yet */
+    int shown;  /* kind of the last event; -1: none yet in this answer */
     bool ended; /* the last byte of standard output was the end of a line */
 } screen;
 
