@@ -39,9 +39,12 @@ typedef struct flow {
     item items[N_SLOTS];
     mf__loss *rows;
     float *scratch;
+    /* What the sink had before the run. The loading thread looks here: the sink itself is being written to. */
+    bool *had_tensor; /* [n_tensors] */
+    int *had_experts; /* [n_layers] */
     /* load: where the next item begins */
     int64_t next_tensor, next_row;
-    int next_layer, next_expert; /* next_expert -1: ask the sink */
+    int next_layer, next_expert; /* next_expert -1: after those the sink had */
     /* put: of the tensor being written */
     uint8_t *scales, *biases;
     int64_t side_bytes; /* capacity of each */
@@ -85,7 +88,7 @@ static mf_status load_expert(flow *f, item *it, int i, size_t *used, mf_error *e
 static mf_status load_experts(flow *f, item *it, mf_error *err) {
     int n = f->plan->bp.config.moe.n_experts, at_once = f->plan->experts_at_once;
     size_t used = 0;
-    if (f->next_expert < 0) f->next_expert = f->sink->experts_done(f->sink->ctx, f->next_layer);
+    if (f->next_expert < 0) f->next_expert = f->had_experts[f->next_layer];
     it->is_trunk = false;
     it->layer = f->next_layer;
     it->first = f->next_expert;
@@ -103,9 +106,7 @@ static mf_status load_experts(flow *f, item *it, mf_error *err) {
 static mf_status load(void *ctx, void *slot, bool *end, mf_error *err) {
     flow *f = ctx;
     const mf__plan *p = f->plan;
-    while (f->next_row == 0 && f->next_tensor < p->n_tensors &&
-           f->sink->has_tensor(f->sink->ctx, p->tensors[f->next_tensor].name))
-        f->next_tensor++;
+    while (f->next_row == 0 && f->next_tensor < p->n_tensors && f->had_tensor[f->next_tensor]) f->next_tensor++;
     if (f->next_tensor < p->n_tensors) return load_trunk(f, slot, err);
     while (f->next_layer < p->bp.config.n_layers && !mf__plan_layer_has_experts(p, f->next_layer)) f->next_layer++;
     if (f->next_layer < p->bp.config.n_layers) return load_experts(f, slot, err);
@@ -326,19 +327,27 @@ static mf_status put(void *ctx, void *slot, mf_error *err) {
 
 /* ---- run ---- */
 
-/* Source bytes of what the sink has already. */
+/* What the sink has already, and its source bytes. */
 static mf_status count_done(flow *f, int64_t *done, mf_error *err) {
     const mf__plan *p = f->plan;
     *done = 0;
-    for (int64_t i = 0; i < p->n_tensors; i++)
-        if (f->sink->has_tensor(f->sink->ctx, p->tensors[i].name)) *done += mf__source_bytes(&p->tensors[i].src);
-    for (int l = 0; l < p->bp.config.n_layers; l++)
-        for (int e = 0; mf__plan_layer_has_experts(p, l) && e < f->sink->experts_done(f->sink->ctx, l); e++)
+    f->had_tensor = calloc((size_t)p->n_tensors + 1, sizeof *f->had_tensor);
+    f->had_experts = calloc((size_t)p->bp.config.n_layers + 1, sizeof *f->had_experts);
+    if (!f->had_tensor || !f->had_experts) return mf__fail(err, MF_E_NOMEM, "no memory for a conversion");
+    for (int64_t i = 0; i < p->n_tensors; i++) {
+        f->had_tensor[i] = f->sink->has_tensor(f->sink->ctx, p->tensors[i].name);
+        if (f->had_tensor[i]) *done += mf__source_bytes(&p->tensors[i].src);
+    }
+    for (int l = 0; l < p->bp.config.n_layers; l++) {
+        if (!mf__plan_layer_has_experts(p, l)) continue;
+        f->had_experts[l] = f->sink->experts_done(f->sink->ctx, l);
+        for (int e = 0; e < f->had_experts[l]; e++)
             for (int part = 0; part < MF_PART_COUNT; part++) {
                 mf__source src;
                 MF__TRY(mf__import_expert(&p->im, l, e, (mf__expert_part)part, &src, err));
                 *done += mf__source_bytes(&src);
             }
+    }
     return MF_OK;
 }
 
@@ -374,6 +383,8 @@ static void release(flow *f) {
         free(f->items[i].src);
         free(f->items[i].hashes);
     }
+    free(f->had_tensor);
+    free(f->had_experts);
     free(f->rows);
     free(f->scratch);
     free(f->scales);
