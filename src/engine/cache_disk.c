@@ -163,7 +163,7 @@ static void keep_prefixes(const mf_model *m, listing *l, const int32_t *tokens, 
     int64_t hashed = 0;
     size_t kept = 0;
     mf__hash_init(&h, m->shape->fingerprint);
-    qsort(l->items, l->n, sizeof *l->items, by_length);
+    if (l->n > 1) qsort(l->items, l->n, sizeof *l->items, by_length);
     for (size_t i = 0; i < l->n && l->items[i].length <= n; i++) {
         mf__hash_update(&h, tokens + hashed, (size_t)(l->items[i].length - hashed) * sizeof *tokens);
         hashed = l->items[i].length;
@@ -277,7 +277,7 @@ static int by_use(const void *a, const void *b) {
 static void make_room(const mf__cache_disk *d, listing *l, int64_t room) {
     int64_t total = room;
     for (size_t i = 0; i < l->n; i++) total += l->items[i].bytes;
-    qsort(l->items, l->n, sizeof *l->items, by_use);
+    if (l->n > 1) qsort(l->items, l->n, sizeof *l->items, by_use);
     for (size_t i = 0; i < l->n && total > d->max_bytes; i++) {
         remove_item(d, l->items[i].length, l->items[i].name);
         total -= l->items[i].bytes;
