@@ -159,10 +159,31 @@ static mf_status choose(speech *s, int32_t *id, mf_error *err) {
     return s->bound ? mf__constraint_accept(s->constraint, *id, err) : MF_OK;
 }
 
+/* A model that ends, or runs out of tokens, while it reasons owes an answer that must be of a form: the reasoning is
+ * ended in its place. */
+static mf_status end_reasoning(speech *s, bool evaluate, mf_error *err) {
+    static const char end[] = "\n</think>\n\n";
+    size_t n_vocab = (size_t)s->t->info->n_vocab, n;
+    int32_t *ids;
+    MF__TRY(mf__detok_flush(&s->detok, &s->text, err));
+    MF__TRY(mf__strbuf_append(&s->text, end, sizeof end - 1, err));
+    MF__TRY(pass_on(s, err));
+    s->bound = true;
+    if (!evaluate) return MF_OK;
+    MF__TRY(mf__tokenizer_encode(s->t->tok, end, sizeof end - 1, true, &ids, &n, err));
+    mf_status st = mf_eval_prompt(s->t->session, ids, n, mf_memory_length(s->t->session), s->t->logits, n_vocab, err);
+    free(ids);
+    return st;
+}
+
 /* One token: chosen, and given out. a->stopped is set when it was the last. */
 static mf_status speak(speech *s, int32_t *id, mf_error *err) {
     answer *a = s->a;
     MF__TRY(choose(s, id, err));
+    if (is_end(s, *id) && s->constraint && !s->bound) {
+        MF__TRY(end_reasoning(s, true, err));
+        MF__TRY(choose(s, id, err));
+    }
     if (is_end(s, *id)) {
         a->stopped = "the model ended";
         return MF_OK;
@@ -200,6 +221,7 @@ static mf_status generate(speech *s, mf_error *err) {
 /* What is still held back. An answer that must be of a form, and was cut off, is completed in the shortest way. */
 static mf_status finish(speech *s, mf_error *err) {
     MF__TRY(mf__detok_flush(&s->detok, &s->text, err));
+    if (s->constraint && !s->bound && !s->a->interrupted) MF__TRY(end_reasoning(s, false, err));
     if (s->bound && !s->a->interrupted && !s->stopped && !mf__constraint_complete(s->constraint))
         MF__TRY(mf__constraint_shortest(s->constraint, &s->text, err));
     MF__TRY(pass_on(s, err));

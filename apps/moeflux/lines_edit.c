@@ -187,6 +187,7 @@ lines_result line_editor_read(line_editor *e, const char *prompt, mf__strbuf *ou
     int n = 0;
     e->prompt = prompt;
     e->more = false;
+    el_set(e->el, EL_PREP_TERM, 1); /* before the prompt is seen, not at the first character as libedit would */
     bracket_pastes(true);
     errno = 0;
     const char *line = el_gets(e->el, &n);

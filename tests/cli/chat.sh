@@ -109,6 +109,36 @@ if mount -t tmpfs -o size=4k tmpfs disk 2>/dev/null; then
 else
     printf 'skipped: a full disk (cannot mount a small one here)\n'
 fi
+# ---- a model that reasons ------------------------------------------------------------------------------------------
+
+copy_of "$stories" thinker
+cat >thinker/chat_template.jinja <<'TEMPLATE'
+{%- for m in messages -%}
+<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking -%}
+<think></think>
+{% else -%}
+<think>
+{% endif -%}
+{%- endif -%}
+TEMPLATE
+name="reasoning is no answer"
+run_it 0 "$moeflux" run thinker --prompt Hi --tokens 5 --temperature 0 && [ "$(cat out)" = "" ] && has err "Please write a story" && ok
+name="no reasoning"
+run_it 0 "$moeflux" run thinker --prompt Hi --tokens 5 --temperature 0 --think off && [ "$(wc -c <out)" -gt 10 ] && ok
+name="a form holds for the answer, not for the reasoning"
+run_it 0 "$moeflux" run thinker --prompt Hi --temperature 0 --regex "(ab)+c" && has err "Please write a story" && grep -qxE "(ab)+c" out && ok
+name="a form holds when the tokens are gone"
+run_it 0 "$moeflux" run thinker --prompt Hi --tokens 3 --temperature 0 --regex "(ab)+c" && [ "$(cat out)" = abc ] && ok || bad "$(cat out)"
+name="what the template drops is not evaluated again"
+printf 'Tell me a story.\nAnd another.\n/save r.json\n' >in
+"$moeflux" chat thinker --tokens 5 --temperature 0 <in >out 2>err && has r.json '"reasoning_content": "Please' &&
+    has err "prompt 38 tokens (12 reused)" && ok
+
 name="no chat format"
 rm -rf bare && cp -RP "$stories" bare && chmod -R u+w bare && rm bare/tokenizer_config.json && edit bare/tokenizer.json 's/<|im_start|>/<|xx_start|>/g'
 fails "no chat format" "no chat template" -- "$moeflux" chat bare
@@ -166,6 +196,27 @@ send And then?\n
 expect Once
 send \x03
 expect interrupted
+expect > 
+send /save t.json\n
+expect 4 messages
+send \x04
+exit 0
+SCRIPT
+
+words=$(head -c 6000 /dev/zero | sed 's/\x00/a b /g')
+printf '{"moeflux_conversation":1,"messages":[{"role":"user","content":"%.3000s"},{"role":"assistant","content":"Yes."}]}' "$words" >long.json
+plays "Ctrl-C before the answer begins takes the request back" --tokens 4 <<'SCRIPT' && has t.json '"Yes."' '"Say it"' && [ "$(grep -c '"role"' t.json)" -eq 4 ] && ok
+expect > 
+send /load long.json\n
+expect 2 messages
+expect > 
+send Say it\n
+pause 300
+send \x03
+expect stopped before an answer began
+expect > 
+send /retry\n
+expect [prompt
 expect > 
 send /save t.json\n
 expect 4 messages
