@@ -106,6 +106,8 @@ static int next_character(EditLine *el, wchar_t *out) {
         char c;
         int got = next_byte(e, &c);
         if (got <= 0) return got;
+        if (c == '\0')
+            c = '\004'; /* what a Ctrl-D becomes that was typed while the terminal still edited lines itself */
         if (c == '\033' && is_paste_mark(e)) continue;
         if (e->pasting && c == '\r') c = '\n';
         if (c == '\n') e->more = e->pasting;

@@ -169,6 +169,7 @@ expect [prompt
 expect > 
 send /save t.json\n
 expect 4 messages
+expect > 
 send \x04
 exit 0
 SCRIPT
@@ -199,6 +200,7 @@ expect interrupted
 expect > 
 send /save t.json\n
 expect 4 messages
+expect > 
 send \x04
 exit 0
 SCRIPT
@@ -220,6 +222,7 @@ expect [prompt
 expect > 
 send /save t.json\n
 expect 4 messages
+expect > 
 send \x04
 exit 0
 SCRIPT
@@ -244,6 +247,7 @@ expect [prompt
 expect > 
 send /save t.json\n
 expect 2 messages
+expect > 
 send \x04
 exit 0
 SCRIPT
@@ -255,6 +259,7 @@ expect [prompt
 expect > 
 send /save t.json\n
 expect 2 messages
+expect > 
 send \x04
 exit 0
 SCRIPT
@@ -266,6 +271,15 @@ expect [prompt
 expect > 
 hangup
 exit 129
+SCRIPT
+
+plays "Ctrl-D while the answer comes leaves after it" --tokens 30 <<'SCRIPT' && ok
+expect > 
+send Hi\n
+expect Once
+send \x04
+expect [prompt
+exit 0
 SCRIPT
 
 plays "an answer is styled" --regex "# Big\n- \*\*b\*\* \`c\`" <<'SCRIPT' && ok

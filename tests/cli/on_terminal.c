@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TIMEOUT_S 120
+#define TIMEOUT_S 60
 
 typedef struct terminal {
     int fd;
