@@ -101,7 +101,7 @@ typedef struct mf_model_options {
     int64_t ram_bytes;   /* most memory for weights, experts and sessions together; 0: what the machine has left */
     mf_io io;
     mf_switch direct;   /* read experts past the page cache (O_DIRECT) */
-    mf_switch prefetch; /* read experts that are likely to be wanted next while the drive is idle; AUTO: on */
+    mf_switch prefetch; /* read experts likely to be wanted next while the drive is idle; AUTO: where it saves time */
     int n_io_threads;   /* reads at a time; 0: chosen */
     const char *policy; /* which experts stay in memory: "mix" (NULL), "lfu", "lru" */
     const char *const *experts_dirs; /* directories with layer_NN.bin, read side by side; NULL: the model's own */
@@ -239,7 +239,7 @@ typedef struct mf_predictor_stats {
     int64_t useful;   /* ... there when wanted */
     int64_t late;     /* ... still under way when wanted */
     int64_t useless;  /* ... gone without having been wanted */
-    bool resting;     /* did not pay lately and is not listened to for a while */
+    bool resting;     /* is not listened to now: did not pay lately, or off */
 } mf_predictor_stats;
 
 typedef struct mf_stats {

@@ -58,7 +58,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .value = &m->prefetch,
          .arg = "on|off",
          .choices = switches,
-         .help = "read likely experts ahead while the drive is idle (default on)"},
+         .help = "read likely experts ahead (default: where it is faster)"},
         {.name = "policy",
          .kind = OPT_CHOICE,
          .value = &m->policy,

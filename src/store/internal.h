@@ -27,6 +27,7 @@
 #include "base/file.h"
 #include "store/policy.h"
 #include "store/store.h"
+#include "store/trial.h"
 
 #define MF_HUGE ((int64_t)2 << 20)
 #define MF_BLOCK 4096 /* alignment of direct reads */
@@ -136,6 +137,10 @@ struct mf__store {
     int last_cap;
     mf__track tracks[MF_PREDICT_COUNT];
     int turns_since_router; /* since the better predictor spoke */
+    bool always;            /* read ahead without asking whether it pays */
+    mf__trial trial;
+    int first_layer;        /* with experts */
+    int64_t token_began_ns; /* when it last had a decoding turn; 0: not lately */
 
     /* turns and counters */
     mf__turn *turns; /* all turn objects, for the checker */

@@ -15,7 +15,7 @@
 #define LONGEST_REST 65536
 
 bool mf__predict_active(const mf__store *s, int who) {
-    return s->prefetch && s->tracks[who].resting == 0;
+    return s->prefetch && (s->always || !s->trial.off) && s->tracks[who].resting == 0;
 }
 
 void mf__predict_settle(mf__store *s, int who, bool good) {
@@ -53,6 +53,14 @@ static void unsay(mf__store *s, int layer, uint8_t bits) {
     s->spoke[layer] &= (uint8_t)~bits;
 }
 
+/* A token's time: from one turn of the first layer to the next. */
+static void time_token(mf__store *s, const mf__turn *t) {
+    int64_t now = mf__now_ns();
+    if (t->layer != s->first_layer) return;
+    if (t->n_tokens == 1 && s->token_began_ns && !s->always) mf__trial_token(&s->trial, now - s->token_began_ns);
+    s->token_began_ns = t->n_tokens == 1 ? now : 0;
+}
+
 void mf__predict_begin(mf__store *s, const mf__turn *t) {
     const uint8_t *f = s->foretold + (size_t)t->layer * (size_t)s->n_experts;
     for (int who = 0; who < MF_PREDICT_COUNT; who++) {
@@ -65,6 +73,7 @@ void mf__predict_begin(mf__store *s, const mf__turn *t) {
     if (s->spoke[t->layer]) unsay(s, t->layer, 0xff);
     if (s->turns_since_router < INT_MAX) s->turns_since_router++;
     withdraw(s, t->layer, -1);
+    time_token(s, t);
     if (t->n_tokens == 1 && t->n <= s->last_cap) {
         memcpy(s->last_ids + (size_t)t->layer * (size_t)s->last_cap, t->wanted, (size_t)t->n * sizeof *t->wanted);
         s->n_last[t->layer] = t->n;
@@ -140,7 +149,7 @@ bool mf__store_wants_hints(mf__store *s, mf__predictor who) {
     pthread_mutex_lock(&s->lock);
     mf__track *k = &s->tracks[who];
     if (k->resting) k->resting--;
-    bool wants = !k->resting && s->turns_without_miss < s->n_layers;
+    bool wants = !k->resting && (s->always || !s->trial.off) && s->turns_without_miss < s->n_layers;
     pthread_mutex_unlock(&s->lock);
     return wants;
 }

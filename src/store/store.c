@@ -119,9 +119,9 @@ static mf_status open_store(mf__store *s, mf_error *err) {
     MF__TRY(mf__slots_create(s, err));
     cut_pieces(s);
     s->prefetch = s->config.prefetch != MF_SWITCH_OFF;
-    MF__TRY(start_io(s, err));
-    if (!s->config.quiet) mf__pressure_watch(s);
-    return MF_OK;
+    s->always = s->config.prefetch == MF_SWITCH_ON;
+    while (s->first_layer < s->n_layers - 1 && !mf__files_has(s, s->first_layer)) s->first_layer++;
+    return start_io(s, err);
 }
 
 mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_error *err) {
@@ -152,6 +152,7 @@ mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_err
     mf__log(&s->log, MF_LOG_INFO, "experts: %lld MB in %d files, %s%s, room for %d of %d in %lld MB, policy %s",
             (long long)(mf__files_total(s) >> 20), s->n_files, s->io->name, s->direct ? " direct" : "", s->limit,
             s->n_keys, (long long)(s->budget >> 20), s->ranking.policy->name);
+    if (!config->quiet) mf__pressure_watch(s); /* last: from here on others change the store */
     *out = s;
     return MF_OK;
 }
@@ -232,7 +233,7 @@ void mf__store_stats_get(mf__store *s, mf_stats *out) {
     out->budget = s->budget ? s->budget - s->lent : 0;
     for (int i = 0; i < s->n_slots; i++) out->cache_bytes += s->slots[i].state == MF_SLOT_READY ? s->bytes : 0;
     if (s->in_flight[0] + s->in_flight[1]) out->busy_ns += mf__now_ns() - s->busy_since_ns;
-    for (int who = 0; who < MF_PREDICT_COUNT; who++) out->predictors[who].resting = s->tracks[who].resting > 0;
+    for (int who = 0; who < MF_PREDICT_COUNT; who++) out->predictors[who].resting = !mf__predict_active(s, who);
     pthread_mutex_unlock(&s->lock);
 }
 

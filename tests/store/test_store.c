@@ -43,6 +43,14 @@ static void check(mf__store *s) {
     if (mf__store_check(s, &err) != MF_OK) fail_msg("%s", err.text);
 }
 
+static int pins_of_all(mf__store *s) {
+    int pins = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->n_slots; i++) pins += s->slots[i].pins;
+    pthread_mutex_unlock(&s->lock);
+    return pins;
+}
+
 /* One whole turn; every expert must come exactly once with its own bytes. Returns the number of rounds. */
 static int turn_all(mf__turn *t, const expert_files *f, int layer, const int32_t *ids, int n) {
     mf_error err = {0};
@@ -472,6 +480,25 @@ static void a_bad_predictor_is_sent_to_rest(void **state) {
     expert_files_remove(&f);
 }
 
+/* Reading ahead is kept where it is faster, dropped where it is slower, and tried again. */
+static void reading_ahead_must_pay(void **state) {
+    (void)state;
+    for (int pays = 0; pays < 2; pays++) {
+        mf__trial t = {0};
+        int n_off = 0, n = 3000;
+        for (int i = 0; i < n; i++) {
+            int64_t ns = t.off == (pays == 1) ? 10000000 : 9000000; /* the wrong way is slower */
+            if (i % 9 == 5) ns = 2000000000;                        /* the user thinks */
+            n_off += t.off;
+            mf__trial_token(&t, ns);
+        }
+        if (pays)
+            assert_in_range(n_off, 1, n / 20);
+        else
+            assert_in_range(n_off, n - n / 20, n - 1);
+    }
+}
+
 /* ---- faults
  * ---------------------------------------------------------------------------------------------------------- */
 
@@ -526,7 +553,7 @@ static void read_errors_come_out_and_pass(void **state) {
         mf__turn_end(t);
         wait_idle(s);
         check(s);
-        for (int i = 0; i < s->n_slots; i++) assert_int_equal(s->slots[i].pins, 0);
+        assert_int_equal(pins_of_all(s), 0);
     }
     atomic_store(&x.mode, 2);
     turn_all(t, &f, 0, ids, 4); /* as if nothing had been */
@@ -609,7 +636,7 @@ static void cancelling_a_stalled_read(void **state) {
     assert_int_equal(atomic_load(&asked), 1);
     mf__turn_end(t);
     check(s);
-    for (int i = 0; i < s->n_slots; i++) assert_int_equal(s->slots[i].pins, 0);
+    assert_int_equal(pins_of_all(s), 0);
     atomic_store(&x.mode, 0);
     wait_idle(s);
     check(s);
@@ -697,6 +724,7 @@ int main(void) {
         cmocka_unit_test(pressure_shrinks_the_cache),
         cmocka_unit_test(hints_become_hits),
         cmocka_unit_test(a_bad_predictor_is_sent_to_rest),
+        cmocka_unit_test(reading_ahead_must_pay),
         cmocka_unit_test(read_errors_come_out_and_pass),
         cmocka_unit_test(files_cut_while_open),
         cmocka_unit_test(cancelling_a_stalled_read),
