@@ -87,4 +87,17 @@ struct mf__backend {
 /* Makers, one per backend. The pool is borrowed. */
 mf_status mf__backend_ref_create(mf__pool *pool, mf__backend **out, mf_error *err);
 
+/* Instruction sets of the cpu backend. avx2: with FMA and F16C; avx512: F, BW, DQ, VL, VBMI and VNNI. */
+typedef enum mf__cpu_level { MF_CPU_BEST, MF_CPU_SCALAR, MF_CPU_AVX2, MF_CPU_AVX512, MF_CPU_NEON } mf__cpu_level;
+
+const char *mf__cpu_level_name(mf__cpu_level level);
+bool mf__cpu_level_available(mf__cpu_level level); /* in this build and on this machine */
+
+typedef struct mf__cpu_options {
+    mf__cpu_level level; /* BEST: the last one available */
+    bool exact;          /* f32 activations in every product; otherwise int8 with affine weights */
+} mf__cpu_options;
+
+mf_status mf__backend_cpu_create(mf__pool *pool, const mf__cpu_options *opt, mf__backend **out, mf_error *err);
+
 #endif

@@ -64,6 +64,7 @@ static void probe_features(mf__cpu *cpu) {
     cpu->avx_vnni = bit(a71, 4);
     cpu->avx512 = bit(b7, 16) && bit(b7, 17) && bit(b7, 30) && bit(b7, 31) && (xcr0 & XCR0_AVX512) == XCR0_AVX512;
     cpu->avx512_vnni = cpu->avx512 && bit(c7, 11);
+    cpu->avx512_vbmi = cpu->avx512 && bit(c7, 1);
     cpu->avx512_bf16 = cpu->avx512 && bit(a71, 5);
 }
 

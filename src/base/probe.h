@@ -21,7 +21,7 @@ typedef struct mf__cpu {
     int n_physical; /* cores among them */
     bool avx2, fma, f16c, avx_vnni;
     bool avx512; /* F, BW, DQ, VL */
-    bool avx512_vnni, avx512_bf16;
+    bool avx512_vnni, avx512_vbmi, avx512_bf16;
     bool neon, dotprod, i8mm;
 } mf__cpu;
 

@@ -1,0 +1,247 @@
+/* The fast CPU backend: private structures.
+ *
+ * Drivers (cpu.c, matmul.c, experts.c, attention.c, delta.c, rows.c) are compiled once: they share work out over the
+ * pool and never touch an instruction set. Kernels are compiled once per instruction set from three templates
+ * (product_int8.inc.h, product_f32.inc.h, rowwise.inc.h) over a small vector vocabulary (vec_*.h) and reached through
+ * the table below, which is chosen when the backend is made.
+ *
+ * Threads share out rows of a result, never a sum, and what one row's sum looks like depends on the number of tokens
+ * in its batch only: results do not depend on the number of threads.
+ *
+ * Products come in two forms. int8: activations are quantized per group of the weight's group size and multiplied as
+ * integers with the stored codes, sum (q s + b) x = s sum q x + b sum x. f32: weights are decoded to f32 (any type).
+ * Tokens enter a product as batches: a few as they are (each kernel sum runs along a row of W), more as a panel whose
+ * lanes are the tokens (each weight is decoded once and broadcast to all of them). */
+#ifndef MF_BACKEND_CPU_CPU_H
+#define MF_BACKEND_CPU_CPU_H
+
+#include "backend/backend.h"
+
+#define MF_CPU_FEW 4        /* tokens up to which a batch is not a panel */
+#define MF_CPU_MAX_LANES 16 /* of any instruction set */
+#define MF_CPU_MAX_TILE 8   /* weight rows of a panel product, of any instruction set */
+#define MF_CPU_PAD 64       /* quantized rows are padded with zeros to a multiple of this */
+
+/* One token's activations, in the form of the product: q with scale and sum [cols / group], or x. */
+typedef struct mf__cpu_vec {
+    const int8_t *q;
+    const float *scale, *sum; /* sum: of the quantized values, times scale */
+    const float *x;
+} mf__cpu_vec;
+
+/* `lanes` tokens side by side: q [cols / 4][lanes][4] with scale and sum [cols / group][lanes], or x [cols][lanes]. */
+typedef struct mf__cpu_panel {
+    int8_t *q;
+    float *scale, *sum;
+    float *x;
+} mf__cpu_panel;
+
+/* tile_rows decoded rows of W. int8: codes [groups][tile_rows][group], scales and biases [groups][tile_rows].
+ * f32: w [tile_rows][stride]. */
+typedef struct mf__cpu_tile {
+    int64_t cols;
+    int group;
+    bool wide; /* codes use all eight bits */
+    uint8_t *codes;
+    float *scales, *biases;
+    float *w;
+    int64_t stride;
+} mf__cpu_tile;
+
+/* Queries that share a kv head, one per lane, and their running softmax. */
+typedef struct mf__cpu_queries {
+    float *q;                     /* [dim][lanes], scaled */
+    float *o;                     /* [dim][lanes] */
+    float *max, *total;           /* [lanes] */
+    int64_t first[MF_CPU_MAX_LANES], last[MF_CPU_MAX_LANES]; /* keys each lane may see; last < first: unused */
+} mf__cpu_queries;
+
+/* Consecutive keys and values of one kv head: row i at k + i * k_stride. */
+typedef struct mf__cpu_keys {
+    const float *k, *v;
+    int64_t k_stride, v_stride, first;
+    int32_t n; /* <= MF_CPU_KEYS */
+} mf__cpu_keys;
+#define MF_CPU_KEYS 32
+
+/* Some rows of the state of one head, through all steps of a segment. */
+typedef struct mf__cpu_delta {
+    const float *S_in;
+    float *S_out;       /* [n_rows][k_dim]; may be S_in */
+    const float *q, *k; /* of the first step; next one at + qk_stride */
+    const float *v;     /* the rows' first value, of the first step */
+    const float *decay, *beta;
+    float *o;
+    int64_t qkv_stride, gate_stride, o_stride;
+    int32_t n_rows, n_steps, k_dim;
+} mf__cpu_delta;
+
+typedef struct mf__cpu_kernels {
+    const char *name;
+    int lanes, tile_rows;
+
+    /* product_int8.inc.h */
+    void (*quant_row)(const float *x, int64_t cols, int group, int8_t *q, float *scale, float *sum);
+    void (*quant_panel)(mf__cpu_panel *p, int64_t cols, int group); /* x -> q, scale, sum */
+    void (*pack_int8)(const mf__cpu_vec *rows, int n, int64_t cols, int group, mf__cpu_panel *out);
+    void (*tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile *out);
+    /* y[j * ld + i] = W[row + i] . x[j] */
+    void (*rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
+                      int64_t ld);
+    void (*panel_int8)(const mf__cpu_tile *w, const mf__cpu_panel *x, float *out); /* out [tile_rows][lanes] */
+
+    /* product_f32.inc.h */
+    void (*decode_row)(const mf__tensor *w, int64_t row, float *out);
+    void (*pack_f32)(const mf__cpu_vec *rows, int n, int64_t cols, float *out);
+    void (*dots_f32)(const float *w, const mf__cpu_vec *x, int n, int64_t cols, float *sums);
+    void (*panel_f32)(const float *w, int64_t stride, int64_t cols, const float *x, float *out);
+    void (*unpack)(const float *tile, int n_rows, int n, float *const *y); /* y[j][i] = tile[i * lanes + j] */
+
+    /* rowwise.inc.h */
+    void (*rms_norm)(const float *x, const float *w, float eps, int64_t n, float *y);
+    void (*scale_to_unit)(float *x, int64_t n, float scale); /* x * scale / sqrt(sum x^2 + 1e-6) */
+    void (*add)(const float *a, const float *b, int64_t n, float *y);
+    void (*glu)(const float *gate, const float *up, int64_t n, float *y);
+    void (*mul_sigmoid)(float *x, const float *gate, int64_t n);
+    void (*mul_silu)(float *x, const float *z, int64_t n);
+    void (*axpy)(float a, const float *x, int64_t n, float *y); /* y += a x */
+    void (*conv)(const float *x, int64_t stride, const float *before, const float *w, int32_t kernel, int32_t n_rows,
+                 int64_t n, float *y);
+    void (*attend)(mf__cpu_queries *q, const mf__cpu_keys *keys, int32_t dim);
+    void (*delta)(const mf__cpu_delta *d);
+} mf__cpu_kernels;
+
+/* What each template gives to the table, one of each per instruction set: <family>_<set>.c. */
+#define MF_CPU_FILL(set)                                                                                               \
+    void mf__cpu_int8_##set(mf__cpu_kernels *k);                                                                       \
+    void mf__cpu_f32_##set(mf__cpu_kernels *k);                                                                        \
+    void mf__cpu_rowwise_##set(mf__cpu_kernels *k);
+MF_CPU_FILL(scalar)
+MF_CPU_FILL(avx2)
+MF_CPU_FILL(avx512)
+MF_CPU_FILL(neon)
+#undef MF_CPU_FILL
+
+/* dispatch.c: the table of a level that mf__cpu_level_available. */
+void mf__cpu_kernels_fill(mf__cpu_level level, mf__cpu_kernels *out);
+
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
+
+/* Memory that lasts for one op (or, for prepared activations, for one graph): taken from the front, never given back. */
+typedef struct mf__cpu_bump {
+    char *at, *end;
+} mf__cpu_bump;
+
+/* 64-byte aligned; sizes are computed with the same rounding (mf__cpu_round). NULL: not enough was reserved. */
+void *mf__cpu_take(mf__cpu_bump *bump, int64_t bytes);
+static inline int64_t mf__cpu_round(int64_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+/* The rows of a buffer in the form products want. */
+typedef struct mf__cpu_rows {
+    int32_t n;
+    int64_t cols;
+    int group;         /* 0: f32 */
+    mf__cpu_vec *vecs; /* [n] */
+} mf__cpu_rows;
+
+/* Some tokens that go through a product together. */
+typedef struct mf__cpu_batch {
+    int32_t n;
+    bool is_panel;
+    int64_t first; /* position of its first token in the caller's order */
+    mf__cpu_panel panel;
+    mf__cpu_vec vecs[MF_CPU_FEW];
+} mf__cpu_batch;
+
+typedef struct mf__cpu_run {
+    const mf__cpu_kernels *k;
+    mf__pool *pool;
+    bool exact;
+    const mf__graph *g;
+    const mf__binding *b;
+    const mf__op *op;
+    int n_ops; /* this one and those after it that it takes along (products of the same input) */
+    mf__cpu_bump scratch;
+} mf__cpu_run;
+
+static inline float *mf__cpu_in(const mf__cpu_run *r, int k) {
+    return r->op->in[k] < 0 ? 0 : (float *)r->b->bufs[r->op->in[k]];
+}
+static inline float *mf__cpu_out(const mf__cpu_run *r, int k) {
+    return (float *)r->b->bufs[r->op->out[k]];
+}
+static inline int32_t mf__cpu_in_cols(const mf__cpu_run *r, int k) {
+    return r->g->bufs[r->op->in[k]].cols;
+}
+static inline const float *mf__cpu_weights(const mf__cpu_run *r, int k) {
+    return r->op->w[k] < 0 ? 0 : (const float *)r->b->weights[r->op->w[k]].data;
+}
+
+/* Every op; what they cannot do is in mf__cpu_supports. */
+mf_status mf__cpu_embed(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_rms_norm(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_matmul(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_split_q_gate(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_rope(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_kv_append(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_attention(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_sigmoid_gate(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_conv1d(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_qk_norm(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_decay_beta(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_delta_net(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_gated_norm(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_add(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_route(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_glu(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_experts(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err);
+
+/* Most scratch an op needs. */
+int64_t mf__cpu_matmul_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
+int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
+int64_t mf__cpu_attention_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op);
+
+/* ---- products (product.c) ---------------------------------------------------------------------------------------- */
+
+/* The group size of the int8 form, or 0 when W is multiplied in f32. */
+int mf__cpu_form(const mf__cpu_run *r, const mf__tensor *w);
+
+/* x [n][cols] -> rows; quantizes on all threads. */
+mf_status mf__cpu_prepare_rows(mf__cpu_run *r, const float *x, int32_t n, int64_t cols, int group, mf__cpu_rows *out,
+                               mf_error *err);
+int64_t mf__cpu_rows_bytes(int64_t n, int64_t cols);
+
+/* A panel without contents. */
+mf_status mf__cpu_take_panel(mf__cpu_run *r, int64_t cols, int group, bool also_x, mf__cpu_panel *out, mf_error *err);
+int64_t mf__cpu_panel_bytes(const mf__cpu_kernels *k, int64_t cols);
+
+/* How n tokens are cut: full panels, then the rest as a panel or, when they are few, as rows. */
+int32_t mf__cpu_next_batch(const mf__cpu_kernels *k, int32_t n_left, bool *is_panel);
+
+/* A tile's memory for one thread. */
+typedef struct mf__cpu_workspace {
+    mf__cpu_tile tile;
+    float *out; /* [tile_rows][lanes], or [n][tile_rows] for a batch of rows */
+} mf__cpu_workspace;
+mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspace *out, mf_error *err);
+int64_t mf__cpu_workspace_bytes(const mf__cpu_kernels *k, int64_t cols);
+
+/* n <= tile_rows rows of W, from `row` on, decoded for panels. */
+void mf__cpu_load_tile(const mf__cpu_run *r, const mf__tensor *w, int64_t row, int n, int group, mf__cpu_tile *tile);
+
+/* One tile times one batch into ws->out. The tile is loaded when the batch is a panel. */
+void mf__cpu_multiply(const mf__cpu_run *r, const mf__tensor *w, int64_t row, int n, int group, mf__cpu_workspace *ws,
+                      const mf__cpu_batch *x);
+
+/* Sharing out: jobs of n_blocks blocks of equal cost each. A thread gets the blocks that begin in its part of the total
+ * cost. */
+typedef struct mf__cpu_job {
+    int64_t n_blocks, cost;
+} mf__cpu_job;
+typedef void mf__cpu_job_fn(void *ctx, int job, int64_t begin, int64_t end, int thread);
+void mf__cpu_share(mf__pool *pool, const mf__cpu_job *jobs, int n_jobs, mf__cpu_job_fn *fn, void *ctx);
+
+#endif

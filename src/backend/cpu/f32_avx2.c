@@ -1,0 +1,4 @@
+/* f32 products on AVX2. */
+#include "backend/cpu/vec_avx2.h"
+
+#include "backend/cpu/product_f32.inc.h"

@@ -1,0 +1,176 @@
+/* Ops that treat every row, or every part of a row, alike. */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+/* Work below this many values is done at once: waking threads would take longer. */
+#define WORTH_SHARING 8192
+
+static void share_rows(mf__cpu_run *r, mf__pool_fn *fn, int64_t n_items, int64_t item_values) {
+    mf__pool_run(n_items * item_values < WORTH_SHARING ? NULL : r->pool, fn, r, n_items);
+}
+
+static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    const int32_t *tokens = r->b->bufs[r->op->in[0]];
+    const mf__tensor *table = &r->b->weights[r->op->w[0]];
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) r->k->decode_row(table, tokens[t], mf__cpu_out(r, 0) + t * table->n_cols);
+}
+
+mf_status mf__cpu_embed(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, embed_rows, r->b->n_rows, r->b->weights[r->op->w[0]].n_cols);
+    return MF_OK;
+}
+
+static void norm_parts(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int64_t part = r->op->p.norm.part;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        r->k->rms_norm(mf__cpu_in(r, 0) + i * part, mf__cpu_weights(r, 0), r->op->p.norm.eps, part,
+                       mf__cpu_out(r, 0) + i * part);
+}
+
+static int64_t n_parts(const mf__cpu_run *r) {
+    return (int64_t)r->b->n_rows * mf__cpu_in_cols(r, 0) / r->op->p.norm.part;
+}
+
+mf_status mf__cpu_rms_norm(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, norm_parts, n_parts(r), r->op->p.norm.part);
+    return MF_OK;
+}
+
+static void gated_norm_parts(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int64_t part = r->op->p.norm.part;
+    norm_parts(ctx, begin, end, thread);
+    r->k->mul_silu(mf__cpu_out(r, 0) + begin * part, mf__cpu_in(r, 1) + begin * part, (end - begin) * part);
+}
+
+mf_status mf__cpu_gated_norm(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, gated_norm_parts, n_parts(r), r->op->p.norm.part);
+    return MF_OK;
+}
+
+static void add_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int64_t cols = mf__cpu_in_cols(r, 0), at = begin * cols;
+    (void)thread;
+    r->k->add(mf__cpu_in(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols, mf__cpu_out(r, 0) + at);
+}
+
+mf_status mf__cpu_add(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, add_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}
+
+static void glu_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int64_t cols = mf__cpu_in_cols(r, 0), at = begin * cols;
+    (void)thread;
+    r->k->glu(mf__cpu_in(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols, mf__cpu_out(r, 0) + at);
+}
+
+mf_status mf__cpu_glu(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, glu_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}
+
+static void sigmoid_gate_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int64_t cols = mf__cpu_in_cols(r, 0), at = begin * cols;
+    (void)thread;
+    r->k->mul_sigmoid(mf__cpu_out(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols);
+}
+
+mf_status mf__cpu_sigmoid_gate(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, sigmoid_gate_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}
+
+/* Each query and key head at the front of a row gets unit length; queries also / sqrt(dim). */
+static void qk_norm_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int32_t heads = r->op->p.delta.n_k_heads, dim = r->op->p.delta.k_dim, cols = mf__cpu_in_cols(r, 0);
+    float q_scale = 1.0f / sqrtf((float)dim);
+    (void)thread;
+    for (int64_t t = begin; t < end; t++)
+        for (int32_t h = 0; h < 2 * heads; h++)
+            r->k->scale_to_unit(mf__cpu_out(r, 0) + t * cols + (int64_t)h * dim, dim, h < heads ? q_scale : 1.0f);
+}
+
+mf_status mf__cpu_qk_norm(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, qk_norm_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}
+
+static float softplus(float x) {
+    return x > 20.0f ? x : log1pf(expf(x));
+}
+
+static void decay_beta_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    const float *a = mf__cpu_in(r, 0), *b = mf__cpu_in(r, 1);
+    const float *a_log = mf__cpu_weights(r, 0), *dt_bias = mf__cpu_weights(r, 1);
+    int32_t heads = mf__cpu_in_cols(r, 0);
+    (void)thread;
+    for (int64_t i = begin * heads; i < end * heads; i++) {
+        mf__cpu_out(r, 0)[i] = expf(-expf(a_log[i % heads]) * softplus(a[i] + dt_bias[i % heads]));
+        mf__cpu_out(r, 1)[i] = 1.0f / (1.0f + expf(-b[i]));
+    }
+}
+
+mf_status mf__cpu_decay_beta(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, decay_beta_rows, r->b->n_rows, 32 * mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}
+
+/* y = h + (sum_k share_k pair_k + sigmoid(score) shared), slots in order. */
+static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    const float *pairs = mf__cpu_in(r, 1), *shares = mf__cpu_in(r, 2), *shared = mf__cpu_in(r, 3);
+    const float *score = mf__cpu_in(r, 4);
+    int64_t cols = mf__cpu_in_cols(r, 0), top = r->op->p.moe.top_k;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *y = mf__cpu_out(r, 0) + t * cols;
+        memset(y, 0, (size_t)cols * sizeof *y);
+        for (int64_t k = 0; k < top; k++) r->k->axpy(shares[t * top + k], pairs + (t * top + k) * cols, cols, y);
+        if (shared) r->k->axpy(score ? 1.0f / (1.0f + expf(-score[t])) : 1.0f, shared + t * cols, cols, y);
+        r->k->add(mf__cpu_in(r, 0) + t * cols, y, cols, y);
+    }
+}
+
+mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, combine_rows, r->b->n_rows, (int64_t)mf__cpu_in_cols(r, 0) * r->op->p.moe.top_k / 4);
+    return MF_OK;
+}
+
+static void split_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int64_t dim = r->op->p.split.head_dim, heads = r->op->p.split.n_heads;
+    const float *u = mf__cpu_in(r, 0);
+    (void)thread;
+    for (int64_t i = begin * heads; i < end * heads; i++) {
+        memcpy(mf__cpu_out(r, 0) + i * dim, u + 2 * i * dim, (size_t)dim * sizeof(float));
+        memcpy(mf__cpu_out(r, 1) + i * dim, u + (2 * i + 1) * dim, (size_t)dim * sizeof(float));
+    }
+}
+
+mf_status mf__cpu_split_q_gate(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, split_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}

@@ -1,0 +1,77 @@
+/* What all instruction sets share: vector types of the compiler, of the width that vec_<set>.h defined before
+ * including this. Arithmetic on them is written as on numbers. */
+#ifndef MF_CPU_VEC_COMMON_H
+#define MF_CPU_VEC_COMMON_H
+
+typedef float vf __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t vi __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t vu __attribute__((vector_size(4 * WIDTH)));
+typedef uint8_t vu8 __attribute__((vector_size(4 * WIDTH)));
+typedef int8_t vi8 __attribute__((vector_size(4 * WIDTH)));
+typedef int8_t vi8_narrow __attribute__((vector_size(WIDTH)));
+typedef uint16_t vu16_narrow __attribute__((vector_size(2 * WIDTH)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vf load_f(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+INLINE void store_f(float *p, vf v) {
+    memcpy(p, &v, sizeof v);
+}
+INLINE vi8 load_i8(const int8_t *p) {
+    vi8 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+INLINE vf splat(float f) {
+    return f - (vf){0};
+}
+INLINE vu8 splat4(const uint8_t *p) { /* the same four codes in every lane */
+    uint32_t four;
+    memcpy(&four, p, 4);
+    return (vu8)(four - (vu){0});
+}
+INLINE vf load_bf16(const void *p) {
+    vu16_narrow h;
+    memcpy(&h, p, sizeof h);
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+/* Eight codes of `bits` bits, one per byte: halves are moved apart until each code has its byte. */
+INLINE uint64_t spread_codes(const uint8_t *p, int bits) {
+    uint64_t x = 0, b = (uint64_t)bits;
+    memcpy(&x, p, (size_t)bits);
+    if (bits == 8) return x;
+    x = (x | x << (32 - 4 * b)) & (((1ull << 4 * b) - 1) * 0x0000000100000001ull);
+    x = (x | x << (16 - 2 * b)) & (((1ull << 2 * b) - 1) * 0x0001000100010001ull);
+    return (x | x << (8 - b)) & (((1ull << b) - 1) * 0x0101010101010101ull);
+}
+
+static inline vf max_of(vf a, vf b); /* of vec_<set>.h */
+
+/* e^x to within 2 ulp for x in [-87, 88], which x is clamped to. 2^n * e^r with |r| <= ln 2 / 2, e^r by its series. */
+INLINE vf exp_of(vf x) {
+    const vf round = splat(0x1.8p23f);
+    x = max_of(x, splat(-87.0f));
+    x = -max_of(-x, splat(-88.0f));
+    vf shifted = x * 1.44269504f + round, n = shifted - round;
+    vf r = x - n * 0x1.63p-1f; /* ln 2, its first bits and the rest: n times the first is exact */
+    r = r + n * 2.12194440e-4f;
+    vf p = splat(1.0f / 5040);
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return p * (vf)(((vi)shifted - (vi)round + 127) << 23);
+}
+INLINE vf sigmoid_of(vf x) {
+    return 1.0f / (1.0f + exp_of(-x));
+}
+
+#endif

@@ -1,0 +1,49 @@
+/* The vector vocabulary on AVX2 with FMA and F16C. */
+#ifndef MF_CPU_VEC_H
+#define MF_CPU_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SET(name) name##_avx2
+#define WIDTH 8
+#define TILE 4
+
+#include "backend/cpu/vec.h"
+
+/* Pairs of products are summed in 16 bits: 127 * 127 * 2 fits, so codes of up to seven bits cannot saturate. */
+static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
+    __m256i ones = _mm256_set1_epi16(1);
+    if (bits < 8)
+        return acc + (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)w, (__m256i)x), ones);
+    /* Full bytes: even and odd bytes apart, each product in 32 bits. */
+    __m256i w_odd = _mm256_srli_epi16((__m256i)w, 8), w_even = _mm256_and_si256((__m256i)w, _mm256_set1_epi16(255));
+    __m256i x_odd = _mm256_srai_epi16((__m256i)x, 8), x_even = _mm256_srai_epi16(_mm256_slli_epi16((__m256i)x, 8), 8);
+    return acc + (vi)_mm256_madd_epi16(w_even, x_even) + (vi)_mm256_madd_epi16(w_odd, x_odd);
+}
+
+static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
+    (void)n_bytes; /* groups are multiples of 32 codes: there is no partial vector */
+    if (bits == 8) return (vu8)_mm256_loadu_si256((const void *)p);
+    if (bits == 4) {
+        __m256i v = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p));
+        return (vu8)_mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
+    }
+    return (vu8)_mm256_set_epi64x((long long)spread_codes(p + 3 * bits, bits), (long long)spread_codes(p + 2 * bits, bits),
+                                  (long long)spread_codes(p + bits, bits), (long long)spread_codes(p, bits));
+}
+
+static inline float sum_lanes(vf v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline vf max_of(vf a, vf b) {
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+}
+static inline void load_f16(const void *p, vf *out) {
+    *out = (vf)_mm256_cvtph_ps(_mm_loadu_si128(p));
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* The vector vocabulary on AVX-512 with VNNI and VBMI. */
+#ifndef MF_CPU_VEC_H
+#define MF_CPU_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SET(name) name##_avx512
+#define WIDTH 16 /* f32 or i32 values in a vector; a vector holds 4 * WIDTH codes */
+#define TILE 8   /* rows of a panel product: sums and their scaled totals stay in registers */
+
+#include "backend/cpu/vec.h"
+
+/* sum of four u8 * i8 products, added to each i32 lane */
+static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
+    (void)bits;
+    return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
+}
+
+/* The first n_bytes bytes (zeros behind them) taken apart into 64 codes in order. */
+static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
+    if (bits == 8) {
+        if (n_bytes == 64) return (vu8)_mm512_loadu_si512(p);
+        return (vu8)_mm512_maskz_loadu_epi8(((uint64_t)1 << n_bytes) - 1, p);
+    }
+    if (bits == 4) { /* byte -> 16 bits, and its high half moved up */
+        __m256i packed = n_bytes == 32 ? _mm256_loadu_si256((const void *)p)
+                                       : _mm256_maskz_loadu_epi8((uint32_t)(((uint64_t)1 << n_bytes) - 1), p);
+        __m512i v = _mm512_cvtepu8_epi16(packed);
+        return (vu8)_mm512_ternarylogic_epi32(v, _mm512_slli_epi16(v, 4), _mm512_set1_epi8(15), 0xa8);
+    }
+    /* Eight codes fill `bits` bytes: those bytes go to each 64-bit lane, from where every code is shifted out. */
+    __m512i packed = _mm512_maskz_loadu_epi8(((uint64_t)1 << n_bytes) - 1, p);
+    __m512i lane = _mm512_srli_epi16(_mm512_set_epi8(56, 56, 56, 56, 56, 56, 56, 56, 48, 48, 48, 48, 48, 48, 48, 48, 40,
+                                                     40, 40, 40, 40, 40, 40, 40, 32, 32, 32, 32, 32, 32, 32, 32, 24, 24,
+                                                     24, 24, 24, 24, 24, 24, 16, 16, 16, 16, 16, 16, 16, 16, 8, 8, 8, 8,
+                                                     8, 8, 8, 8, 0, 0, 0, 0, 0, 0, 0, 0),
+                                     3); /* 0 x 8, 1 x 8, ... */
+    __m512i in_lane = _mm512_set1_epi64(0x0706050403020100);
+    __m512i from = _mm512_add_epi8(_mm512_mullo_epi16(lane, _mm512_set1_epi16((short)bits)), in_lane);
+    uint64_t b = (uint64_t)bits, shifts = 0;
+    for (uint64_t i = 0; i < 8; i++) shifts |= (b * i) << (8 * i);
+    __m512i spread = _mm512_permutexvar_epi8(from, packed);
+    __m512i codes = _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)shifts), spread);
+    return (vu8)_mm512_and_si512(codes, _mm512_set1_epi8((char)((1 << bits) - 1)));
+}
+
+static inline float sum_lanes(vf v) {
+    return _mm512_reduce_add_ps((__m512)v);
+}
+static inline vf max_of(vf a, vf b) {
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+}
+static inline void load_f16(const void *p, vf *out) {
+    *out = (vf)_mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
+#endif

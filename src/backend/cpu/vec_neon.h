@@ -1,0 +1,43 @@
+/* The vector vocabulary on NEON with dot products. */
+#ifndef MF_CPU_VEC_H
+#define MF_CPU_VEC_H
+
+#include <arm_neon.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SET(name) name##_neon
+#define WIDTH 4
+#define TILE 8
+
+#include "backend/cpu/vec.h"
+
+/* The instruction wants both sides signed. Full bytes are w = (w - 128) + 128, and 128 * sum x is a second product. */
+static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
+    if (bits < 8) return (vi)vdotq_s32((int32x4_t)acc, (int8x16_t)w, (int8x16_t)x);
+    int32x4_t low = vdotq_s32((int32x4_t)acc, (int8x16_t)(w ^ 128), (int8x16_t)x);
+    int32x4_t sums = vdotq_s32(vdupq_n_s32(0), vdupq_n_s8(1), (int8x16_t)x);
+    return (vi)vaddq_s32(low, vshlq_n_s32(sums, 7));
+}
+
+static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
+    (void)n_bytes;
+    if (bits == 8) return (vu8)vld1q_u8(p);
+    if (bits == 4) {
+        uint8x8_t packed = vld1_u8(p), low = vand_u8(packed, vdup_n_u8(15)), high = vshr_n_u8(packed, 4);
+        return (vu8)vcombine_u8(vzip1_u8(low, high), vzip2_u8(low, high));
+    }
+    return (vu8)vcombine_u64(vcreate_u64(spread_codes(p, bits)), vcreate_u64(spread_codes(p + bits, bits)));
+}
+
+static inline float sum_lanes(vf v) {
+    return vaddvq_f32((float32x4_t)v);
+}
+static inline vf max_of(vf a, vf b) {
+    return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
+}
+static inline void load_f16(const void *p, vf *out) {
+    *out = (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+
+#endif

@@ -1,0 +1,45 @@
+/* The vector vocabulary in plain C, four values at a time: any machine. */
+#ifndef MF_CPU_VEC_H
+#define MF_CPU_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "quant/half.h"
+
+#define SET(name) name##_scalar
+#define WIDTH 4
+#define TILE 4
+
+#include "backend/cpu/vec.h"
+
+#define FOUR(i)                                                                                                        \
+    (w[4 * i] * x[4 * i] + w[4 * i + 1] * x[4 * i + 1] + w[4 * i + 2] * x[4 * i + 2] + w[4 * i + 3] * x[4 * i + 3])
+static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
+    (void)bits;
+    return acc + (vi){FOUR(0), FOUR(1), FOUR(2), FOUR(3)};
+}
+#undef FOUR
+
+static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
+    (void)n_bytes;
+    uint64_t codes[2] = {spread_codes(p, bits), spread_codes(p + bits, bits)};
+    vu8 v;
+    memcpy(&v, codes, sizeof v);
+    return v;
+}
+
+static inline float sum_lanes(vf v) {
+    return (v[0] + v[2]) + (v[1] + v[3]);
+}
+static inline vf max_of(vf a, vf b) {
+    for (int i = 0; i < 4; i++) a[i] = b[i] > a[i] ? b[i] : a[i];
+    return a;
+}
+static inline void load_f16(const void *p, vf *out) {
+    uint16_t h[4];
+    memcpy(h, p, sizeof h);
+    *out = (vf){mf__f16_to_f32(h[0]), mf__f16_to_f32(h[1]), mf__f16_to_f32(h[2]), mf__f16_to_f32(h[3])};
+}
+
+#endif
