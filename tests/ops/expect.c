@@ -279,7 +279,7 @@ void expect_delta_net(const op_rig *rig, op_result *want) {
     const mf__op_params *p = &rig->op->p;
     int32_t nk = p->delta.n_k_heads, kd = p->delta.k_dim, nv = p->delta.n_v_heads, vd = p->delta.v_dim, row0 = 0;
     int64_t cols = op_in_cols(rig, 0);
-    double q[64], k[64], v[64];
+    double q[256], k[256], v[256];
     for (int s = 0; s < rig->n_seqs; row0 += rig->c->seqs[s++].n_rows)
         for (int32_t t = 0; t < rig->c->seqs[s].n_rows; t++)
             for (int32_t h = 0; h < nv; h++) {

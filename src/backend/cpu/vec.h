@@ -45,9 +45,11 @@ INLINE uint64_t spread_codes(const uint8_t *p, int bits) {
     uint64_t x = 0, b = (uint64_t)bits;
     memcpy(&x, p, (size_t)bits);
     if (bits == 8) return x;
-    x = (x | x << (32 - 4 * b)) & (((1ull << 4 * b) - 1) * 0x0000000100000001ull);
-    x = (x | x << (16 - 2 * b)) & (((1ull << 2 * b) - 1) * 0x0001000100010001ull);
-    return (x | x << (8 - b)) & (((1ull << b) - 1) * 0x0101010101010101ull);
+    uint64_t fours = (1ull << 4 * b) - 1, twos = ((1ull << 2 * b) - 1) * 0x0000000100000001ull;
+    uint64_t ones = ((1ull << b) - 1) * 0x0001000100010001ull;
+    x = (x & fours) | (x & ~fours) << (32 - 4 * b);
+    x = (x & twos) | (x & ~twos) << (16 - 2 * b);
+    return (x & ones) | (x & ~ones) << (8 - b);
 }
 
 static inline vf max_of(vf a, vf b); /* of vec_<set>.h */

@@ -1,0 +1,356 @@
+/* The cpu backend on every instruction set this machine has: the common table, and shapes that reach every branch and
+ * tail of its kernels. int8 products are held to the f32 tolerance with inputs that int8 holds exactly. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "expect.h"
+
+static const mf__cpu_level LEVELS[] = {MF_CPU_SCALAR, MF_CPU_AVX2, MF_CPU_AVX512, MF_CPU_NEON};
+static const op_mode TOGETHER = {"together", OP_TOGETHER, false, 1}, ROW_BY_ROW = {"row by row", OP_ROW_BY_ROW, true, 2};
+
+typedef struct rack { /* a backend with its pool */
+    mf__pool *pool;
+    mf__backend *be;
+    char name[48];
+} rack;
+
+static rack open_rack(mf__cpu_level level, bool exact, int n_threads) {
+    rack r;
+    snprintf(r.name, sizeof r.name, "%s %s", mf__cpu_level_name(level), exact ? "exact" : "int8");
+    assert_int_equal(mf__pool_create(n_threads, &r.pool, NULL), MF_OK);
+    assert_int_equal(mf__backend_cpu_create(r.pool, &(mf__cpu_options){level, exact}, &r.be, NULL), MF_OK);
+    return r;
+}
+
+static void close_rack(rack *r) {
+    r->be->free(r->be);
+    mf__pool_free(r->pool);
+}
+
+/* Runs the case and compares it with the expectation; row by row gives the same within the tolerance. */
+static void run_case(const op_case *c, const rack *r, double tolerance, bool cut) {
+    op_rig rig;
+    op_result want, got;
+    char what[160];
+    op_rig_init(&rig, c);
+    if (!r->be->supports(r->be, rig.op)) {
+        op_rig_free(&rig);
+        return;
+    }
+    op_result_init(&want, &rig);
+    c->expect(&rig, &want);
+    for (int pass = 0; pass < (cut ? 2 : 1); pass++) {
+        op_result_init(&got, &rig);
+        op_run(&rig, r->be, pass ? &ROW_BY_ROW : &TOGETHER, &got);
+        snprintf(what, sizeof what, "%s on %s%s", c->name, r->name, pass ? ", row by row" : "");
+        op_compare(&rig, what, &got, &want, tolerance);
+        op_result_free(&got);
+    }
+    op_result_free(&want);
+    op_rig_free(&rig);
+}
+
+#define EACH_LEVEL(level)                                                                                              \
+    for (size_t at = 0; at < MF__COUNT(LEVELS); at++)                                                                  \
+        for (mf__cpu_level level = LEVELS[at], once = 1; once && mf__cpu_level_available(level); once = 0)
+
+/* Inputs of the common table are random: int8 rounds them. One part in 254 of a group's largest value each. */
+static double int8_tolerance(const op_case *c) {
+    bool product = c->w_type == MF_TYPE_AFFINE && (c->expect == expect_matmul || c->expect == expect_experts);
+    return product ? (c->expect == expect_experts ? 0.03 : 0.01) : 0;
+}
+
+static void test_common_table(void **state) {
+    (void)state;
+    EACH_LEVEL(level) {
+        for (int exact = 0; exact < 2; exact++) {
+            rack r = open_rack(level, exact, 2);
+            for (int i = 0; i < OP_N_CASES; i++) {
+                double loose = exact ? 0 : int8_tolerance(&OP_CASES[i]);
+                run_case(&OP_CASES[i], &r, loose > 0 ? loose : OP_CASES[i].tolerance * 2, true);
+            }
+            close_rack(&r);
+        }
+    }
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+static void build_matmul(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->rows) : MF_NO_WEIGHT;
+    mf__g_matmul(g, x, mf__g_matrix(g, "w", c->rows, c->cols), bias, "matmul");
+}
+
+static void build_experts(mf__graph *g, const op_case *c) {
+    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->cols);
+    mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p.moe.top_k, c->p.moe.n_inner);
+}
+
+/* k / 128 with |k| <= 127, and 127 among every 32: quantizing to int8 changes nothing. Both signs of the extreme. */
+static void fill_int8(op_rig *rig) {
+    float *x = rig->in[rig->op->in[0]];
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++)
+        x[i] = i % 32 == 5 ? (i & 64 ? 127.0f : -127.0f) / 128.0f : rintf((float)op_random(rig) * 127) / 128.0f;
+}
+
+/* Products of this size cancel: an error counts against the largest value. */
+static void test_int8_products(void **state) {
+    static const int32_t TOKENS[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20, 21, 33, 64};
+    static const int BITS[] = {2, 3, 4, 5, 6, 8}, GROUPS[] = {32, 64, 128};
+    (void)state;
+    EACH_LEVEL(level) {
+        rack r = open_rack(level, false, 3);
+        for (size_t b = 0; b < MF__COUNT(BITS); b++)
+            for (size_t g = 0; g < MF__COUNT(GROUPS); g++)
+                for (size_t t = 0; t < MF__COUNT(TOKENS); t++) {
+                    char name[64];
+                    snprintf(name, sizeof name, "%d bits, groups of %d, %d tokens", BITS[b], GROUPS[g], TOKENS[t]);
+                    op_case c = {.name = name,
+                                 .build = build_matmul,
+                                 .expect = expect_matmul,
+                                 .fill = fill_int8,
+                                 .seqs = {{TOKENS[t], 0}},
+                                 .cols = GROUPS[g] * (t % 2 ? 3 : 1), /* odd numbers of groups */
+                                 .rows = t % 3 ? 21 : 8,
+                                 .option = t % 2,
+                                 .w_type = MF_TYPE_AFFINE,
+                                 .bits = BITS[b],
+                                 .group = GROUPS[g]};
+                    run_case(&c, &r, 3e-6, false);
+                }
+        close_rack(&r);
+    }
+}
+
+/* More groups than are prepared at a time. */
+static void test_long_rows(void **state) {
+    (void)state;
+    EACH_LEVEL(level) {
+        rack r = open_rack(level, false, 2);
+        for (int tokens = 1; tokens <= 6; tokens += 5) {
+            op_case c = {.name = "long rows", .build = build_matmul, .expect = expect_matmul, .fill = fill_int8,
+                         .seqs = {{tokens, 0}}, .cols = 32 * 131, .rows = 5, .w_type = MF_TYPE_AFFINE, .bits = 4,
+                         .group = 32};
+            run_case(&c, &r, 3e-6, false);
+            c.cols = 64 * 67, c.group = 64;
+            run_case(&c, &r, 3e-6, false);
+        }
+        close_rack(&r);
+    }
+}
+
+static void test_float_products(void **state) {
+    static const int32_t TOKENS[] = {1, 2, 3, 4, 5, 8, 9, 17, 33};
+    static const mf__type TYPES[] = {MF_TYPE_F32, MF_TYPE_F16, MF_TYPE_BF16, MF_TYPE_AFFINE};
+    static const int32_t COLS[] = {7, 16, 31, 64, 100};
+    (void)state;
+    EACH_LEVEL(level) {
+        rack r = open_rack(level, true, 2);
+        for (size_t k = 0; k < MF__COUNT(TYPES); k++)
+            for (size_t t = 0; t < MF__COUNT(TOKENS); t++)
+                for (size_t i = 0; i < MF__COUNT(COLS); i++) {
+                    bool affine = TYPES[k] == MF_TYPE_AFFINE;
+                    op_case c = {.name = "float product",
+                                 .build = build_matmul,
+                                 .expect = expect_matmul,
+                                 .seqs = {{TOKENS[t], 0}},
+                                 .cols = affine ? 96 : COLS[i],
+                                 .rows = 1 + (int32_t)i * 5,
+                                 .w_type = TYPES[k],
+                                 .bits = 4,
+                                 .group = 32};
+                    run_case(&c, &r, 3e-6, false);
+                }
+        close_rack(&r);
+    }
+}
+
+static void test_experts(void **state) {
+    static const int32_t TOKENS[] = {1, 2, 5, 9, 40, 70};
+    static const int BITS[] = {2, 4, 5, 8};
+    (void)state;
+    EACH_LEVEL(level) {
+        for (int exact = 0; exact < 2; exact++) {
+            rack r = open_rack(level, exact, 3);
+            for (size_t t = 0; t < MF__COUNT(TOKENS); t++)
+                for (size_t b = 0; b < MF__COUNT(BITS); b++) {
+                    op_case c = {.name = "experts",
+                                 .build = build_experts,
+                                 .expect = expect_experts,
+                                 .fill = NULL,
+                                 .seqs = {{TOKENS[t], 0}},
+                                 .cols = 128,
+                                 .p = {.moe = {.top_k = 3, .n_inner = 96}},
+                                 .n_experts = t % 2 ? 4 : 11,
+                                 .w_type = MF_TYPE_AFFINE,
+                                 .bits = BITS[b],
+                                 .group = 32};
+                    run_case(&c, &r, exact ? 4e-6 : 0.03, true);
+                }
+            close_rack(&r);
+        }
+    }
+}
+
+/* ---- attention and the delta rule in the widths of real models --------------------------------------------------- */
+
+static void build_attention(mf__graph *g, const op_case *c) {
+    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim), c->p);
+}
+
+static void test_attention(void **state) {
+    static const struct {
+        int32_t heads, kv_heads, dim, tokens;
+        int64_t pos;
+    } SHAPES[] = {{16, 2, 64, 1, 77},  {16, 2, 64, 9, 30},   {20, 1, 40, 3, 64}, {8, 8, 32, 21, 0},
+                  {6, 2, 30, 33, 5},   {48, 2, 16, 2, 100},  {4, 4, 19, 70, 1},  {12, 4, 16, 130, 0}};
+    (void)state;
+    EACH_LEVEL(level) {
+        rack r = open_rack(level, false, 3);
+        for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
+            op_case c = {.name = "attention",
+                         .build = build_attention,
+                         .expect = expect_attention,
+                         .seqs = {{SHAPES[i].tokens, SHAPES[i].pos}, {1, 3}},
+                         .p = {.attn = {.n_heads = SHAPES[i].heads,
+                                        .n_kv_heads = SHAPES[i].kv_heads,
+                                        .head_dim = SHAPES[i].dim,
+                                        .scale = 0.3f}},
+                         .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
+                         .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim};
+            run_case(&c, &r, 4e-6, i % 2);
+        }
+        close_rack(&r);
+    }
+}
+
+static void build_delta_net(mf__graph *g, const op_case *c) {
+    int32_t cols = 2 * c->p.delta.n_k_heads * c->p.delta.k_dim + c->p.delta.n_v_heads * c->p.delta.v_dim;
+    mf__act decay = mf__g_in_act(g, MF_PORT_PAIRS, c->p.delta.n_v_heads);
+    mf__act beta = mf__g_in_act(g, MF_PORT_H_POST, c->p.delta.n_v_heads);
+    mf__g_delta_net(g, mf__g_in_act(g, MF_PORT_SHARED, cols), decay, beta, c->p);
+}
+
+/* Keys of about unit length, gates in [0, 1]: the state stays bounded. */
+static void fill_delta(op_rig *rig) {
+    float *x = rig->in[rig->op->in[0]];
+    float length = sqrtf((float)rig->c->p.delta.k_dim / 3);
+    for (int64_t i = 0; i < (int64_t)rig->n_rows * op_in_cols(rig, 0); i++) x[i] /= length;
+    for (int k = 1; k <= 2; k++) {
+        float *gate = rig->in[rig->op->in[k]];
+        for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, k); i++) gate[i] = (float)(op_random(rig) / 2 + 0.5);
+    }
+}
+
+static void test_delta(void **state) {
+    static const int32_t SHAPES[][3] = {{128, 128, 3}, {64, 17, 20}, {32, 5, 70}, {16, 16, 9}, {8, 3, 8}, {20, 7, 5},
+                                        {256, 4, 3}};
+    (void)state;
+    EACH_LEVEL(level) {
+        rack r = open_rack(level, false, 3);
+        for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
+            op_case c = {.name = "delta_net",
+                         .build = build_delta_net,
+                         .expect = expect_delta_net,
+                         .fill = fill_delta,
+                         .seqs = {{SHAPES[i][2], 0}, {2, 4}},
+                         .p = {.delta = {.n_k_heads = 1, .k_dim = SHAPES[i][0], .n_v_heads = 2, .v_dim = SHAPES[i][1]}}};
+            run_case(&c, &r, 1e-5, i % 2);
+        }
+        close_rack(&r);
+    }
+}
+
+/* ---- promises ---------------------------------------------------------------------------------------------------- */
+
+/* The number of threads changes no bit. */
+static void test_threads(void **state) {
+    (void)state;
+    EACH_LEVEL(level) {
+        rack one = open_rack(level, false, 1), five = open_rack(level, false, 5);
+        for (int i = 0; i < OP_N_CASES; i++) {
+            op_rig rig;
+            op_result r1, r5;
+            op_rig_init(&rig, &OP_CASES[i]);
+            if (one.be->supports(one.be, rig.op)) {
+                op_result_init(&r1, &rig);
+                op_result_init(&r5, &rig);
+                op_run(&rig, one.be, &TOGETHER, &r1);
+                op_run(&rig, five.be, &TOGETHER, &r5);
+                op_compare(&rig, OP_CASES[i].name, &r5, &r1, 0);
+                op_result_free(&r1);
+                op_result_free(&r5);
+            }
+            op_rig_free(&rig);
+        }
+        close_rack(&one);
+        close_rack(&five);
+    }
+}
+
+/* Products that follow one another and read the same buffer run as one: each keeps its own weights, bias and output. */
+static void test_products_together(void **state) {
+    enum { COLS = 64, ROWS_A = 9, ROWS_B = 3, TOKENS = 6 };
+    (void)state;
+    float w[(ROWS_A + ROWS_B) * COLS], x[TOKENS * COLS], a[TOKENS * ROWS_A], b[TOKENS * ROWS_B], bias[ROWS_B];
+    for (int i = 0; i < (ROWS_A + ROWS_B) * COLS; i++) w[i] = (float)(i % 7 - 3);
+    for (int i = 0; i < TOKENS * COLS; i++) x[i] = (float)(i % 5 - 2);
+    for (int i = 0; i < ROWS_B; i++) bias[i] = (float)(100 * i);
+    mf__graph *g;
+    assert_int_equal(mf__graph_create("two", &g, NULL), MF_OK);
+    mf__act in = mf__g_in_act(g, MF_PORT_SHARED, COLS);
+    mf__w wa = mf__g_matrix(g, "a", ROWS_A, COLS), wb = mf__g_matrix(g, "b", ROWS_B, COLS);
+    mf__act first = mf__g_matmul(g, in, wa, MF_NO_WEIGHT, "a");
+    mf__act second = mf__g_matmul(g, in, wb, mf__g_vector(g, "bias", 1, ROWS_B), "b");
+    assert_int_equal(mf__graph_finish(g, NULL), MF_OK);
+    rack r = open_rack(MF_CPU_BEST, false, 2);
+    assert_int_equal(r.be->reserve(r.be, r.be->scratch(r.be, g, TOKENS), NULL), MF_OK);
+    void *bufs[MF_MAX_BUFS] = {NULL};
+    bufs[in.id] = x, bufs[first.id] = a, bufs[second.id] = b;
+    mf__tensor weights[3] = {{.n_planes = 1, .n_rows = ROWS_A, .n_cols = COLS, .data = w},
+                             {.n_planes = 1, .n_rows = ROWS_B, .n_cols = COLS, .data = w + ROWS_A * COLS},
+                             {.n_planes = 1, .n_rows = 1, .n_cols = ROWS_B, .data = bias}};
+    mf__binding binding = {.n_rows = TOKENS, .bufs = bufs, .weights = weights};
+    mf__fence fence;
+    assert_int_equal(r.be->submit(r.be, g, &binding, &fence, NULL), MF_OK);
+    for (int t = 0; t < TOKENS; t++)
+        for (int i = 0; i < ROWS_A + ROWS_B; i++) {
+            float sum = i < ROWS_A ? 0 : bias[i - ROWS_A];
+            for (int c = 0; c < COLS; c++) sum += w[i * COLS + c] * x[t * COLS + c];
+            assert_true(sum == (i < ROWS_A ? a[t * ROWS_A + i] : b[t * ROWS_B + i - ROWS_A]));
+        }
+    close_rack(&r);
+    mf__graph_free(g);
+}
+
+static void test_create(void **state) {
+    mf__backend *be;
+    mf_error err;
+    (void)state;
+    for (size_t i = 0; i < MF__COUNT(LEVELS); i++)
+        if (!mf__cpu_level_available(LEVELS[i])) {
+            print_message("not on this machine: %s\n", mf__cpu_level_name(LEVELS[i]));
+            assert_int_equal(mf__backend_cpu_create(NULL, &(mf__cpu_options){.level = LEVELS[i]}, &be, &err),
+                             MF_E_UNSUPPORTED);
+            assert_non_null(strstr(err.text, mf__cpu_level_name(LEVELS[i])));
+        }
+    assert_true(mf__cpu_level_available(MF_CPU_BEST));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create),         cmocka_unit_test(test_common_table), cmocka_unit_test(test_int8_products),
+        cmocka_unit_test(test_long_rows),      cmocka_unit_test(test_float_products), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_attention),      cmocka_unit_test(test_delta),        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_products_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
