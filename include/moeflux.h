@@ -96,7 +96,8 @@ typedef enum mf_io { MF_IO_AUTO, MF_IO_MMAP, MF_IO_PREAD, MF_IO_URING } mf_io;
 typedef enum mf_switch { MF_SWITCH_AUTO, MF_SWITCH_ON, MF_SWITCH_OFF } mf_switch;
 
 typedef struct mf_model_options {
-    const char *backend; /* "auto" (NULL), "ref" */
+    const char *backend; /* "auto" (NULL): the fastest that can run the model; "cpu", "ref" */
+    bool exact;          /* activations stay f32; otherwise products with quantized weights round them to 8 bits */
     int n_threads;       /* compute threads; 0: one per physical core this process may use */
     int64_t ram_bytes;   /* most memory for weights, experts and sessions together; 0: what the machine has left */
     mf_io io;

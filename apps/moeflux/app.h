@@ -50,6 +50,7 @@ typedef struct app_model_options {
     opt_list experts_dirs;
     int64_t prompt_cache_ram, prompt_cache_disk;
     const char *prompt_cache_dir;
+    bool exact;
     bool verbose;
 } app_model_options;
 

@@ -14,7 +14,12 @@ int app_model_rows(void *model_options, opt_def *rows) {
     static const char *const switches[] = {"auto", "on", "off", NULL};        /* of mf_switch */
     app_model_options *m = model_options;
     const opt_def all[] = {
-        {.name = "backend", .kind = OPT_STRING, .value = &m->backend, .arg = "NAME", .help = "auto (default) or ref"},
+        {.name = "backend",
+         .kind = OPT_STRING,
+         .value = &m->backend,
+         .arg = "NAME",
+         .help = "auto (default), cpu, ref"},
+        {.name = "exact", .kind = OPT_FLAG, .value = &m->exact, .help = "f32 activations in every product (slower)"},
         {.name = "threads",
          .kind = OPT_INT,
          .value = &m->threads,
@@ -125,6 +130,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mf_model_options mo;
     mf_model_options_init(&mo);
     mo.backend = opt->backend;
+    mo.exact = opt->exact;
     mo.n_threads = (int)opt->threads;
     mo.experts_per_token = (int)opt->experts_per_token;
     mo.ram_bytes = opt->ram;

@@ -17,7 +17,7 @@ const mf_model_info *mf_model_info_get(const mf_model *model) {
     return &model->info;
 }
 
-static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error *err) {
+static mf_status open_pool(mf_model *m, const mf_model_options *opt, mf_error *err) {
     int threads = opt->n_threads;
     if (threads < 0 || threads > 1024)
         return mf__fail(err, MF_E_INVALID, "n_threads is %d, expected 0 to 1024", threads);
@@ -26,10 +26,35 @@ static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error
         mf__cpu_probe(&cpu);
         threads = cpu.n_physical > 0 ? cpu.n_physical : 1;
     }
-    MF__TRY(mf__pool_create(threads, &m->pool, err));
+    return mf__pool_create(threads, &m->pool, err);
+}
+
+/* The first op of the blueprint that the backend cannot do; NULL: none. */
+static const mf__op *missing_op(const mf__backend *be, const mf__blueprint *bp) {
+    const mf__graph *graphs[2 + MF_MAX_KINDS * MF_LAYER_GRAPHS] = {bp->embed, bp->tail};
+    for (int k = 0; k < bp->n_kinds; k++) mf__layer_graphs(&bp->kinds[k], graphs + 2 + k * MF_LAYER_GRAPHS);
+    for (size_t i = 0; i < MF__COUNT(graphs); i++)
+        for (int j = 0; graphs[i] && j < graphs[i]->n_ops; j++)
+            if (!be->supports(be, &graphs[i]->ops[j])) return &graphs[i]->ops[j];
+    return NULL;
+}
+
+static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error *err) {
     const char *name = opt->backend ? opt->backend : "auto";
-    if (strcmp(name, "auto") && strcmp(name, "ref"))
-        return mf__fail(err, MF_E_INVALID, "backend \"%s\" is not known; known are auto and ref", name);
+    bool any = !strcmp(name, "auto");
+    if (!any && strcmp(name, "cpu") && strcmp(name, "ref"))
+        return mf__fail(err, MF_E_INVALID, "backend \"%s\" is not known; known are auto, cpu and ref", name);
+    if (!strcmp(name, "ref")) return mf__backend_ref_create(m->pool, &m->be, err);
+    MF__TRY(mf__backend_cpu_create(m->pool, &(mf__cpu_options){.exact = opt->exact}, &m->be, err));
+    const mf__op *missing = missing_op(m->be, &m->bp);
+    if (!missing) return MF_OK;
+    if (!any)
+        return mf__fail(err, MF_E_UNSUPPORTED, "backend cpu cannot do %s (%s), which this model needs; use ref",
+                        mf__op_name(missing->kind), missing->label);
+    mf__log(&m->log, MF_LOG_WARN, "backend cpu cannot do %s (%s), which this model needs: using ref, which is slow",
+            mf__op_name(missing->kind), missing->label);
+    m->be->free(m->be);
+    m->be = NULL;
     return mf__backend_ref_create(m->pool, &m->be, err);
 }
 
@@ -98,11 +123,12 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     m->log = opt->log;
     if (pthread_mutex_init(&m->lock, NULL)) return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
     m->lock_made = true;
-    MF__TRY(open_backend(m, opt, err));
+    MF__TRY(open_pool(m, opt, err));
     MF__TRY(mf__native_open(dir, &m->native, err));
     MF__TRY(mf__native_config(&m->native, &config, err));
     MF__TRY(choose_top_k(m, opt, &config, err));
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
+    MF__TRY(open_backend(m, opt, err));
     MF__TRY(mf__model_bind(m, err));
     MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
     MF__TRY(mf__model_open_store(m, opt, err));

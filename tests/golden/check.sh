@@ -7,4 +7,5 @@ if [ ! -e "$golden" ]; then golden=${checkpoint%-*}/golden.safetensors; fi # ano
 rm -rf "$target"
 mkdir -p "$(dirname "$target")"
 "$moeflux" convert "$checkpoint" "$target" --bits keep
-"$moeflux" check "$target" "$golden" --layers
+"$moeflux" check "$target" "$golden" --layers --backend ref
+"$moeflux" check "$target" "$golden" --layers --exact # the fastest backend that can run it; random weights are chaotic

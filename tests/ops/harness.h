@@ -11,7 +11,9 @@
 #include "base/arena.h"
 
 #define OP_MAX_SEQS 3
+#ifndef OP_BLOCK_ROWS
 #define OP_BLOCK_ROWS 4 /* KV rows per block: few, so that positions cross blocks */
+#endif
 
 typedef struct op_case op_case;
 typedef struct op_rig op_rig;

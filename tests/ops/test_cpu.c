@@ -91,7 +91,7 @@ static void build_matmul(mf__graph *g, const op_case *c) {
 
 static void build_experts(mf__graph *g, const op_case *c) {
     mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->cols);
-    mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p.moe.top_k, c->p.moe.n_inner);
+    mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p);
 }
 
 /* k / 128 with |k| <= 127, and 127 among every 32: quantizing to int8 changes nothing. Both signs of the extreme. */
@@ -203,7 +203,8 @@ static void test_experts(void **state) {
 /* ---- attention and the delta rule in the widths of real models --------------------------------------------------- */
 
 static void build_attention(mf__graph *g, const op_case *c) {
-    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim), c->p);
+    mf__act q = mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim);
+    mf__g_attention(g, q, c->option ? mf__g_vector(g, "sinks", 1, c->p.attn.n_heads) : MF_NO_WEIGHT, c->p);
 }
 
 static void test_attention(void **state) {
@@ -223,7 +224,9 @@ static void test_attention(void **state) {
                          .p = {.attn = {.n_heads = SHAPES[i].heads,
                                         .n_kv_heads = SHAPES[i].kv_heads,
                                         .head_dim = SHAPES[i].dim,
-                                        .scale = 0.3f}},
+                                        .scale = 0.3f,
+                                        .window = i % 3 ? 0 : 20}},
+                         .option = i % 3 < 2,
                          .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
                          .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim};
             run_case(&c, &r, 4e-6, i % 2);

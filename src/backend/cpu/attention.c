@@ -102,11 +102,17 @@ static float *query_at(const mf__cpu_run *r, float *base, const lane_map *m, int
 
 static void load_queries(const mf__cpu_run *r, const mf__segment *seg, const lane_map *m, mf__cpu_queries *q) {
     int32_t dim = r->op->p.attn.head_dim, lanes = r->k->lanes, used = m->tokens * m->heads;
+    int64_t window = r->op->p.attn.window;
+    const float *sinks = mf__cpu_weights(r, 0);
     for (int32_t j = 0; j < lanes; j++) {
-        q->first[j] = 0;
         q->last[j] = j < used ? seg->pos + m->row + j / m->heads - seg->row0 : -1;
+        q->first[j] = window && q->last[j] >= window ? q->last[j] - window + 1 : 0;
         q->max[j] = -1e30f;
         q->total[j] = 0;
+        if (sinks && j < used) { /* a logit that is there from the start, without a value */
+            q->max[j] = sinks[m->head + j % m->heads];
+            q->total[j] = 1;
+        }
         const float *from = j < used ? query_at(r, mf__cpu_in(r, 0), m, j) : NULL;
         for (int32_t c = 0; c < dim; c++) q->q[(int64_t)c * lanes + j] = from ? from[c] * r->op->p.attn.scale : 0;
     }
@@ -121,11 +127,27 @@ static void store_queries(const mf__cpu_run *r, const lane_map *m, const mf__cpu
     }
 }
 
-/* Walks the keys 0 .. last for n vectors of queries. A block never crosses the end of a KV block. */
-static void walk_keys(const mf__cpu_run *r, const mf__kv *kv, int32_t kv_head, int64_t last, mf__cpu_queries *q, int n) {
+/* The keys that some lane of a vector sees. */
+static void key_range(const mf__cpu_queries *q, int lanes, int64_t *first, int64_t *last) {
+    *first = q->first[0], *last = q->last[0];
+    for (int j = 1; j < lanes; j++) {
+        if (q->last[j] < 0) continue;
+        if (q->first[j] < *first) *first = q->first[j];
+        if (q->last[j] > *last) *last = q->last[j];
+    }
+}
+
+/* Walks the keys for n vectors of queries. A block never crosses the end of a KV block. */
+static void walk_keys(const mf__cpu_run *r, const mf__kv *kv, int32_t kv_head, mf__cpu_queries *q, int n) {
     int32_t dim = r->op->p.attn.head_dim;
-    for (int64_t at = 0; at <= last;) {
-        int64_t left = last + 1 - at, in_block = kv->block_rows - at % kv->block_rows;
+    int64_t first[ITEM_VECTORS], last[ITEM_VECTORS], at = INT64_MAX, end = 0;
+    for (int i = 0; i < n; i++) {
+        key_range(&q[i], r->k->lanes, &first[i], &last[i]);
+        if (first[i] < at) at = first[i];
+        if (last[i] >= end) end = last[i] + 1;
+    }
+    while (at < end) {
+        int64_t left = end - at, in_block = kv->block_rows - at % kv->block_rows;
         mf__cpu_keys keys = {.k = k_row(kv, at) + (int64_t)kv_head * dim,
                              .v = v_row(kv, at) + (int64_t)kv_head * dim,
                              .k_stride = kv->k_cols,
@@ -135,11 +157,7 @@ static void walk_keys(const mf__cpu_run *r, const mf__kv *kv, int32_t kv_head, i
         if (keys.n > left) keys.n = (int32_t)left;
         if (keys.n > in_block) keys.n = (int32_t)in_block;
         for (int i = 0; i < n; i++)
-            if (q[i].last[0] >= 0) {
-                int64_t most = 0;
-                for (int j = 0; j < r->k->lanes; j++) most = q[i].last[j] > most ? q[i].last[j] : most;
-                if (at <= most) r->k->attend(&q[i], &keys, dim);
-            }
+            if (at <= last[i] && at + keys.n > first[i]) r->k->attend(&q[i], &keys, dim);
         at += keys.n;
     }
 }
@@ -171,7 +189,7 @@ static void attend_items(void *ctx, int64_t begin, int64_t end, int thread) {
     }
     for (int64_t item = begin; item < end; item++) {
         int32_t kv_head = (int32_t)(item % r->op->p.attn.n_kv_heads);
-        int64_t first = item / r->op->p.attn.n_kv_heads * ITEM_VECTORS, last = 0;
+        int64_t first = item / r->op->p.attn.n_kv_heads * ITEM_VECTORS;
         int n = (int)(w->n_vectors - first < ITEM_VECTORS ? w->n_vectors - first : ITEM_VECTORS);
         for (int i = 0; i < n; i++) {
             int64_t v = first + i, token = v / w->shape.head_parts * w->shape.tokens;
@@ -182,9 +200,8 @@ static void attend_items(void *ctx, int64_t begin, int64_t end, int thread) {
             m->head = kv_head * group + part;
             m->heads = group - part < w->shape.heads ? group - part : w->shape.heads;
             load_queries(r, seg, m, &q[i]);
-            last = seg->pos + token + m->tokens - 1;
         }
-        walk_keys(r, &seg->state->kv, kv_head, last, q, n);
+        walk_keys(r, &seg->state->kv, kv_head, q, n);
         for (int i = 0; i < n; i++) store_queries(r, &maps[i], &q[i]);
     }
 }

@@ -23,6 +23,7 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_ROPE] = mf__cpu_rope,
     [MF_OP_KV_APPEND] = mf__cpu_kv_append,
     [MF_OP_ATTENTION] = mf__cpu_attention,
+    [MF_OP_SPLIT] = mf__cpu_split,
     [MF_OP_SIGMOID_GATE] = mf__cpu_sigmoid_gate,
     [MF_OP_CONV1D] = mf__cpu_conv1d,
     [MF_OP_QK_NORM] = mf__cpu_qk_norm,

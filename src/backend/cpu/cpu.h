@@ -101,7 +101,7 @@ typedef struct mf__cpu_kernels {
     void (*rms_norm)(const float *x, const float *w, float eps, int64_t n, float *y);
     void (*scale_to_unit)(float *x, int64_t n, float scale); /* x * scale / sqrt(sum x^2 + 1e-6) */
     void (*add)(const float *a, const float *b, int64_t n, float *y);
-    void (*glu)(const float *gate, const float *up, int64_t n, float *y);
+    void (*glu)(const mf__glu *glu, const float *gate, const float *up, int64_t n, float *y);
     void (*mul_sigmoid)(float *x, const float *gate, int64_t n);
     void (*mul_silu)(float *x, const float *z, int64_t n);
     void (*axpy)(float a, const float *x, int64_t n, float *y); /* y += a x */
@@ -179,11 +179,12 @@ static inline const float *mf__cpu_weights(const mf__cpu_run *r, int k) {
     return r->op->w[k] < 0 ? 0 : (const float *)r->b->weights[r->op->w[k]].data;
 }
 
-/* Every op; what they cannot do is in mf__cpu_supports. */
+/* One function per op. */
 mf_status mf__cpu_embed(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_rms_norm(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_matmul(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_split_q_gate(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_split(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_rope(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_kv_append(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_attention(mf__cpu_run *r, mf_error *err);

@@ -1,5 +1,5 @@
-/* The routed experts: pair (t, k) = W_down (silu(W_gate x[t]) * (W_up x[t])) of expert ids[t][k], for experts in the
- * bank.
+/* The routed experts: pair (t, k) = W_down glu(W_gate x[t], W_up x[t]) of expert ids[t][k], for experts in the bank.
+ * Each product may have a bias.
  *
  *   tokens are grouped by expert and cut into batches
  *   1  batches of more than a few tokens are packed into panels         shared out by batch
@@ -23,6 +23,7 @@ typedef struct work {
 
 typedef struct expert {
     mf__tensor gate, up, down;
+    const float *b_gate, *b_up, *b_down; /* NULL: none */
     int first_work, n_works;
 } expert;
 
@@ -94,11 +95,20 @@ static void pack_works(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
+/* bias[row ...] onto a tile's result, in the layout of the batch. */
+static void add_bias(const mf__cpu_kernels *k, const float *bias, int64_t row, int n, const mf__cpu_batch *b,
+                     float *out) {
+    if (!bias) return;
+    for (int i = 0; i < n; i++)
+        for (int32_t j = 0; j < b->n; j++) out[b->is_panel ? i * k->lanes + j : j * k->tile_rows + i] += bias[row + i];
+}
+
 static void gate_up_blocks(void *ctx, int job, int64_t begin, int64_t end, int thread) {
     const moe *m = ctx;
     const mf__cpu_kernels *k = m->r->k;
     const expert *e = &m->experts[job];
     mf__cpu_workspace *gate = &m->first[thread], *up = &m->second[thread];
+    const mf__glu *glu = &m->r->op->p.moe.glu;
     for (int64_t block = begin; block < end; block++) {
         int64_t row = block * k->tile_rows, left = m->inner - row;
         int n = left < k->tile_rows ? (int)left : k->tile_rows;
@@ -110,11 +120,13 @@ static void gate_up_blocks(void *ctx, int job, int64_t begin, int64_t end, int t
             work *w = &m->works[e->first_work + i];
             mf__cpu_multiply(m->r, &e->gate, row, n, m->form_in, gate, &w->in);
             mf__cpu_multiply(m->r, &e->up, row, n, m->form_in, up, &w->in);
+            add_bias(k, e->b_gate, row, n, &w->in, gate->out);
+            add_bias(k, e->b_up, row, n, &w->in, up->out);
             if (w->in.is_panel)
-                k->glu(gate->out, up->out, (int64_t)n * k->lanes, w->mid.panel.x + row * k->lanes);
+                k->glu(glu, gate->out, up->out, (int64_t)n * k->lanes, w->mid.panel.x + row * k->lanes);
             else
                 for (int32_t j = 0; j < w->in.n; j++)
-                    k->glu(gate->out + j * k->tile_rows, up->out + j * k->tile_rows, n, w->act + j * m->inner + row);
+                    k->glu(glu, gate->out + j * k->tile_rows, up->out + j * k->tile_rows, n, w->act + j * m->inner + row);
         }
     }
 }
@@ -151,6 +163,7 @@ static void down_blocks(void *ctx, int job, int64_t begin, int64_t end, int thre
             const mf__cpu_batch *b = &m->works[e->first_work + i].mid;
             float *y[MF_CPU_MAX_LANES];
             mf__cpu_multiply(m->r, &e->down, row, n, m->form_mid, ws, b);
+            add_bias(k, e->b_down, row, n, b, ws->out);
             for (int32_t j = 0; j < b->n; j++) y[j] = pairs + m->order[b->first + j] * m->hidden + row;
             if (b->is_panel)
                 k->unpack(ws->out, n, b->n, y);
@@ -229,6 +242,9 @@ static mf_status add_expert(moe *m, int32_t id, int64_t first, int32_t n, mf_err
             *e = (expert){.gate = mf__expert_view(bank->layout, MF_PART_GATE, blob),
                           .up = mf__expert_view(bank->layout, MF_PART_UP, blob),
                           .down = mf__expert_view(bank->layout, MF_PART_DOWN, blob),
+                          .b_gate = mf__expert_bias(bank->layout, MF_PART_GATE, blob),
+                          .b_up = mf__expert_bias(bank->layout, MF_PART_UP, blob),
+                          .b_down = mf__expert_bias(bank->layout, MF_PART_DOWN, blob),
                           .first_work = m->n_works};
         }
         work *w = &m->works[m->n_works++];

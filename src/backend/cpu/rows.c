@@ -75,7 +75,7 @@ static void glu_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
     int64_t cols = mf__cpu_in_cols(r, 0), at = begin * cols;
     (void)thread;
-    r->k->glu(mf__cpu_in(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols, mf__cpu_out(r, 0) + at);
+    r->k->glu(&r->op->p.glu, mf__cpu_in(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols, mf__cpu_out(r, 0) + at);
 }
 
 mf_status mf__cpu_glu(mf__cpu_run *r, mf_error *err) {
@@ -155,6 +155,23 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err) {
     (void)err;
     share_rows(r, combine_rows, r->b->n_rows, (int64_t)mf__cpu_in_cols(r, 0) * r->op->p.moe.top_k / 4);
+    return MF_OK;
+}
+
+static void cut_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int64_t first = r->op->p.cut.n_first, cols = mf__cpu_in_cols(r, 0), rest = cols - first;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        const float *x = mf__cpu_in(r, 0) + t * cols;
+        memcpy(mf__cpu_out(r, 0) + t * first, x, (size_t)first * sizeof(float));
+        memcpy(mf__cpu_out(r, 1) + t * rest, x + first, (size_t)rest * sizeof(float));
+    }
+}
+
+mf_status mf__cpu_split(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, cut_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
     return MF_OK;
 }
 

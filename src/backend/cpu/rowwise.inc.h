@@ -43,10 +43,17 @@ static void SET(add)(const float *a, const float *b, int64_t n, float *y) {
     for (int64_t i = 0; i < n; i += WIDTH) store_some(y + i, n - i, load_some(a + i, n - i) + load_some(b + i, n - i));
 }
 
-static void SET(glu)(const float *gate, const float *up, int64_t n, float *y) {
+static void SET(glu)(const mf__glu *glu, const float *gate, const float *up, int64_t n, float *y) {
+    vf limit = splat(glu->limit);
     for (int64_t i = 0; i < n; i += WIDTH) {
-        vf g = load_some(gate + i, n - i);
-        store_some(y + i, n - i, g * sigmoid_of(g) * load_some(up + i, n - i));
+        vf g = load_some(gate + i, n - i), u = load_some(up + i, n - i);
+        if (glu->kind == MF_GLU_CLAMPED) {
+            g = -max_of(-g, -limit);
+            u = max_of(-max_of(-u, -limit), -limit) + 1.0f;
+            store_some(y + i, n - i, g * sigmoid_of(g * glu->alpha) * u);
+        } else {
+            store_some(y + i, n - i, g * sigmoid_of(g) * u);
+        }
     }
 }
 
