@@ -13,7 +13,8 @@
 #include "expect.h"
 
 static const mf__cpu_level LEVELS[] = {MF_CPU_SCALAR, MF_CPU_AVX2, MF_CPU_AVX512, MF_CPU_NEON};
-static const op_mode TOGETHER = {"together", OP_TOGETHER, false, 1}, ROW_BY_ROW = {"row by row", OP_ROW_BY_ROW, true, 2};
+static const op_mode TOGETHER = {"together", OP_TOGETHER, false, 1},
+                     ROW_BY_ROW = {"row by row", OP_ROW_BY_ROW, true, 2};
 
 typedef struct rack { /* a backend with its pool */
     mf__pool *pool;
@@ -136,8 +137,15 @@ static void test_long_rows(void **state) {
     EACH_LEVEL(level) {
         rack r = open_rack(level, false, 2);
         for (int tokens = 1; tokens <= 6; tokens += 5) {
-            op_case c = {.name = "long rows", .build = build_matmul, .expect = expect_matmul, .fill = fill_int8,
-                         .seqs = {{tokens, 0}}, .cols = 32 * 131, .rows = 5, .w_type = MF_TYPE_AFFINE, .bits = 4,
+            op_case c = {.name = "long rows",
+                         .build = build_matmul,
+                         .expect = expect_matmul,
+                         .fill = fill_int8,
+                         .seqs = {{tokens, 0}},
+                         .cols = 32 * 131,
+                         .rows = 5,
+                         .w_type = MF_TYPE_AFFINE,
+                         .bits = 4,
                          .group = 32};
             run_case(&c, &r, 3e-6, false);
             c.cols = 64 * 67, c.group = 64;
@@ -211,8 +219,8 @@ static void test_attention(void **state) {
     static const struct {
         int32_t heads, kv_heads, dim, tokens;
         int64_t pos;
-    } SHAPES[] = {{16, 2, 64, 1, 77},  {16, 2, 64, 9, 30},   {20, 1, 40, 3, 64}, {8, 8, 32, 21, 0},
-                  {6, 2, 30, 33, 5},   {48, 2, 16, 2, 100},  {4, 4, 19, 70, 1},  {12, 4, 16, 130, 0}};
+    } SHAPES[] = {{16, 2, 64, 1, 77}, {16, 2, 64, 9, 30},  {20, 1, 40, 3, 64}, {8, 8, 32, 21, 0},
+                  {6, 2, 30, 33, 5},  {48, 2, 16, 2, 100}, {4, 4, 19, 70, 1},  {12, 4, 16, 130, 0}};
     (void)state;
     EACH_LEVEL(level) {
         rack r = open_rack(level, false, 3);
@@ -254,18 +262,19 @@ static void fill_delta(op_rig *rig) {
 }
 
 static void test_delta(void **state) {
-    static const int32_t SHAPES[][3] = {{128, 128, 3}, {64, 17, 20}, {32, 5, 70}, {16, 16, 9}, {8, 3, 8}, {20, 7, 5},
-                                        {256, 4, 3}};
+    static const int32_t SHAPES[][3] = {{128, 128, 3}, {64, 17, 20}, {32, 5, 70}, {16, 16, 9},
+                                        {8, 3, 8},     {20, 7, 5},   {256, 4, 3}};
     (void)state;
     EACH_LEVEL(level) {
         rack r = open_rack(level, false, 3);
         for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
-            op_case c = {.name = "delta_net",
-                         .build = build_delta_net,
-                         .expect = expect_delta_net,
-                         .fill = fill_delta,
-                         .seqs = {{SHAPES[i][2], 0}, {2, 4}},
-                         .p = {.delta = {.n_k_heads = 1, .k_dim = SHAPES[i][0], .n_v_heads = 2, .v_dim = SHAPES[i][1]}}};
+            op_case c = {
+                .name = "delta_net",
+                .build = build_delta_net,
+                .expect = expect_delta_net,
+                .fill = fill_delta,
+                .seqs = {{SHAPES[i][2], 0}, {2, 4}},
+                .p = {.delta = {.n_k_heads = 1, .k_dim = SHAPES[i][0], .n_v_heads = 2, .v_dim = SHAPES[i][1]}}};
             run_case(&c, &r, 1e-5, i % 2);
         }
         close_rack(&r);
@@ -350,10 +359,11 @@ static void test_create(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),         cmocka_unit_test(test_common_table), cmocka_unit_test(test_int8_products),
-        cmocka_unit_test(test_long_rows),      cmocka_unit_test(test_float_products), cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_attention),      cmocka_unit_test(test_delta),        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_products_together),
+        cmocka_unit_test(test_create),         cmocka_unit_test(test_common_table),
+        cmocka_unit_test(test_int8_products),  cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_float_products), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_attention),      cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_threads),        cmocka_unit_test(test_products_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -179,8 +179,8 @@ static void attend_items(void *ctx, int64_t begin, int64_t end, int thread) {
     int32_t group = r->op->p.attn.n_heads / r->op->p.attn.n_kv_heads;
     mf__cpu_queries q[ITEM_VECTORS];
     lane_map maps[ITEM_VECTORS];
-    mf__cpu_bump bump = {w->scratch + thread * ITEM_VECTORS * queries_bytes(r->k, dim), NULL};
-    bump.end = bump.at + ITEM_VECTORS * queries_bytes(r->k, dim);
+    int64_t bytes = ITEM_VECTORS * queries_bytes(r->k, dim);
+    mf__cpu_bump bump = {w->scratch + thread * bytes, bytes};
     for (int i = 0; i < ITEM_VECTORS; i++) {
         q[i].q = mf__cpu_take(&bump, (int64_t)dim * lanes * 4);
         q[i].o = mf__cpu_take(&bump, (int64_t)dim * lanes * 4);

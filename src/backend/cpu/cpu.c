@@ -122,7 +122,7 @@ static mf_status cpu_submit(mf__backend *be, const mf__graph *g, const mf__bindi
                            .b = b,
                            .op = &g->ops[i],
                            .n_ops = run_length(g, i),
-                           .scratch = {cpu->scratch, cpu->scratch + cpu->scratch_bytes}};
+                           .scratch = {cpu->scratch, cpu->scratch_bytes}};
         MF__TRY(OPS[run.op->kind](&run, err));
         i += run.n_ops;
     }

@@ -50,9 +50,9 @@ typedef struct mf__cpu_tile {
 
 /* Queries that share a kv head, one per lane, and their running softmax. */
 typedef struct mf__cpu_queries {
-    float *q;                     /* [dim][lanes], scaled */
-    float *o;                     /* [dim][lanes] */
-    float *max, *total;           /* [lanes] */
+    float *q;                                                /* [dim][lanes], scaled */
+    float *o;                                                /* [dim][lanes] */
+    float *max, *total;                                      /* [lanes] */
     int64_t first[MF_CPU_MAX_LANES], last[MF_CPU_MAX_LANES]; /* keys each lane may see; last < first: unused */
 } mf__cpu_queries;
 
@@ -127,9 +127,11 @@ void mf__cpu_kernels_fill(mf__cpu_level level, mf__cpu_kernels *out);
 
 /* ---- a run ------------------------------------------------------------------------------------------------------- */
 
-/* Memory that lasts for one op (or, for prepared activations, for one graph): taken from the front, never given back. */
+/* Memory that lasts for one op (or, for prepared activations, for one graph): taken from the front, never given back.
+ */
 typedef struct mf__cpu_bump {
-    char *at, *end;
+    char *at;
+    int64_t left;
 } mf__cpu_bump;
 
 /* 64-byte aligned; sizes are computed with the same rounding (mf__cpu_round). NULL: not enough was reserved. */

@@ -9,7 +9,8 @@
 /* ---- convolution ------------------------------------------------------------------------------------------------- */
 
 /* The last kernel - 1 inputs become the state. Going up in k, a row is read before it is overwritten. */
-static void keep_inputs(const mf__segment *seg, const float *x, int64_t channels, int32_t kernel, int64_t c, int64_t n) {
+static void keep_inputs(const mf__segment *seg, const float *x, int64_t channels, int32_t kernel, int64_t c,
+                        int64_t n) {
     for (int32_t k = 0; k + 1 < kernel; k++) {
         int32_t row = seg->n_rows - (kernel - 1) + k;
         const float *from = row < 0 ? seg->state->conv_in + (int64_t)(row + kernel - 1) * channels

@@ -29,7 +29,7 @@ typedef struct expert {
 
 typedef struct moe {
     mf__cpu_run *r;
-    mf__cpu_bump empty;                              /* scratch at the start of a pass */
+    mf__cpu_bump empty;                             /* scratch at the start of a pass */
     int64_t max_panels, max_rows, n_panels, n_rows; /* batches of each kind in a pass, and so far */
     int64_t hidden, inner;
     int form_in, form_mid; /* group sizes; 0: f32 */
@@ -63,13 +63,13 @@ static int64_t rows_mid_bytes(int64_t inner) {
     return mf__cpu_round(MF_CPU_FEW * inner * 4) + mf__cpu_rows_bytes(MF_CPU_FEW, inner);
 }
 
-int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n) {
+int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op,
+                                int32_t n) {
     int64_t hidden = g->bufs[op->in[0]].cols, inner = op->p.moe.n_inner, n_pairs = (int64_t)n * op->p.moe.top_k;
     int64_t wide = hidden > inner ? hidden : inner, panels = pass_panels(k, hidden, inner, n_pairs);
     int64_t works = panels + pass_rows(n_pairs);
-    return mf__cpu_rows_bytes(n, hidden) + mf__cpu_round(n_pairs * 4) +
-           mf__cpu_round(works * (int64_t)sizeof(work)) + mf__cpu_round(works * (int64_t)sizeof(expert)) +
-           mf__cpu_round(works * (int64_t)sizeof(mf__cpu_job)) +
+    return mf__cpu_rows_bytes(n, hidden) + mf__cpu_round(n_pairs * 4) + mf__cpu_round(works * (int64_t)sizeof(work)) +
+           mf__cpu_round(works * (int64_t)sizeof(expert)) + mf__cpu_round(works * (int64_t)sizeof(mf__cpu_job)) +
            2 * (mf__cpu_round(threads * (int64_t)sizeof(mf__cpu_workspace)) +
                 threads * mf__cpu_workspace_bytes(k, wide)) +
            panels * panel_bytes(k, hidden, inner) + pass_rows(n_pairs) * rows_mid_bytes(inner);
@@ -126,7 +126,8 @@ static void gate_up_blocks(void *ctx, int job, int64_t begin, int64_t end, int t
                 k->glu(glu, gate->out, up->out, (int64_t)n * k->lanes, w->mid.panel.x + row * k->lanes);
             else
                 for (int32_t j = 0; j < w->in.n; j++)
-                    k->glu(glu, gate->out + j * k->tile_rows, up->out + j * k->tile_rows, n, w->act + j * m->inner + row);
+                    k->glu(glu, gate->out + j * k->tile_rows, up->out + j * k->tile_rows, n,
+                           w->act + j * m->inner + row);
         }
     }
 }
@@ -157,8 +158,7 @@ static void down_blocks(void *ctx, int job, int64_t begin, int64_t end, int thre
     for (int64_t block = begin; block < end; block++) {
         int64_t row = block * k->tile_rows, left = m->hidden - row;
         int n = left < k->tile_rows ? (int)left : k->tile_rows;
-        if (m->works[e->first_work].mid.is_panel)
-            mf__cpu_load_tile(m->r, &e->down, row, n, m->form_mid, &ws->tile);
+        if (m->works[e->first_work].mid.is_panel) mf__cpu_load_tile(m->r, &e->down, row, n, m->form_mid, &ws->tile);
         for (int i = 0; i < e->n_works; i++) {
             const mf__cpu_batch *b = &m->works[e->first_work + i].mid;
             float *y[MF_CPU_MAX_LANES];
@@ -168,8 +168,7 @@ static void down_blocks(void *ctx, int job, int64_t begin, int64_t end, int thre
             if (b->is_panel)
                 k->unpack(ws->out, n, b->n, y);
             else
-                for (int32_t j = 0; j < b->n; j++)
-                    memcpy(y[j], ws->out + j * k->tile_rows, (size_t)n * sizeof(float));
+                for (int32_t j = 0; j < b->n; j++) memcpy(y[j], ws->out + j * k->tile_rows, (size_t)n * sizeof(float));
         }
     }
 }

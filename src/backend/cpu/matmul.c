@@ -84,7 +84,8 @@ static mf_status prepare_form(matmul *m, const float *x, int64_t cols, form *f, 
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-static void store(const mf__cpu_run *r, const product *p, const mf__cpu_batch *b, int64_t row, int n, const float *out) {
+static void store(const mf__cpu_run *r, const product *p, const mf__cpu_batch *b, int64_t row, int n,
+                  const float *out) {
     float *y[MF_CPU_MAX_LANES];
     for (int32_t j = 0; j < b->n; j++) y[j] = p->y + (b->first + j) * p->w->n_rows + row;
     if (b->is_panel)

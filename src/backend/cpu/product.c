@@ -5,9 +5,10 @@
 
 void *mf__cpu_take(mf__cpu_bump *bump, int64_t bytes) {
     bytes = mf__cpu_round(bytes);
-    if (bytes > bump->end - bump->at) return NULL;
+    if (!bump->at || bytes > bump->left) return NULL;
     void *mem = bump->at;
     bump->at += bytes;
+    bump->left -= bytes;
     return mem;
 }
 

@@ -225,14 +225,16 @@ INLINE void row_products(const mf__tensor *w, int64_t row, int64_t n_rows, const
         row_products(w, row, n_rows, x, n, b, y, ld);                                                                  \
     }
 #define ROWS_FNS(b) ROWS_FN(b, 1) ROWS_FN(b, 2) ROWS_FN(b, 3) ROWS_FN(b, 4)
-ROWS_FNS(2) ROWS_FNS(3) ROWS_FNS(4) ROWS_FNS(5) ROWS_FNS(6) ROWS_FNS(8)
+ROWS_FNS(2)
+ROWS_FNS(3) ROWS_FNS(4) ROWS_FNS(5) ROWS_FNS(6) ROWS_FNS(8)
 
-static void SET(rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
-                           int64_t ld) {
+    static void SET(rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
+                               int64_t ld) {
     typedef void rows_fn(const mf__tensor *, int64_t, int64_t, const mf__cpu_vec *, float *, int64_t);
-#define NAMES(b) {rows_##b##_1, rows_##b##_2, rows_##b##_3, rows_##b##_4}
-    static rows_fn *const fns[9][MF_CPU_FEW] = {[2] = NAMES(2), [3] = NAMES(3), [4] = NAMES(4),
-                                                [5] = NAMES(5), [6] = NAMES(6), [8] = NAMES(8)};
+#define NAMES(b)                                                                                                       \
+    { rows_##b##_1, rows_##b##_2, rows_##b##_3, rows_##b##_4 }
+    static rows_fn *const fns[9][MF_CPU_FEW] = {
+        [2] = NAMES(2), [3] = NAMES(3), [4] = NAMES(4), [5] = NAMES(5), [6] = NAMES(6), [8] = NAMES(8)};
     fns[w->bits][n - 1](w, row, n_rows, x, y, ld);
 }
 

@@ -75,7 +75,8 @@ static void glu_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
     int64_t cols = mf__cpu_in_cols(r, 0), at = begin * cols;
     (void)thread;
-    r->k->glu(&r->op->p.glu, mf__cpu_in(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols, mf__cpu_out(r, 0) + at);
+    r->k->glu(&r->op->p.glu, mf__cpu_in(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols,
+              mf__cpu_out(r, 0) + at);
 }
 
 mf_status mf__cpu_glu(mf__cpu_run *r, mf_error *err) {

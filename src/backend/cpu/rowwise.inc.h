@@ -127,7 +127,8 @@ static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys, int32_t di
     const vf none = splat(-1e30f);
     vf p[MF_CPU_KEYS], old = load_f(q->max), max = old, total = load_f(q->total);
     int32_t i = 0;
-    for (; i + TILE <= keys->n; i += TILE) scores_of(q->q, keys->k + i * keys->k_stride, keys->k_stride, dim, TILE, p + i);
+    for (; i + TILE <= keys->n; i += TILE)
+        scores_of(q->q, keys->k + i * keys->k_stride, keys->k_stride, dim, TILE, p + i);
     for (; i < keys->n; i++) scores_of(q->q, keys->k + i * keys->k_stride, keys->k_stride, dim, 1, p + i);
 
     bool whole = true; /* every lane sees every key */

@@ -15,8 +15,7 @@
 /* Pairs of products are summed in 16 bits: 127 * 127 * 2 fits, so codes of up to seven bits cannot saturate. */
 static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
     __m256i ones = _mm256_set1_epi16(1);
-    if (bits < 8)
-        return acc + (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)w, (__m256i)x), ones);
+    if (bits < 8) return acc + (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)w, (__m256i)x), ones);
     /* Full bytes: even and odd bytes apart, each product in 32 bits. */
     __m256i w_odd = _mm256_srli_epi16((__m256i)w, 8), w_even = _mm256_and_si256((__m256i)w, _mm256_set1_epi16(255));
     __m256i x_odd = _mm256_srai_epi16((__m256i)x, 8), x_even = _mm256_srai_epi16(_mm256_slli_epi16((__m256i)x, 8), 8);
@@ -30,8 +29,9 @@ static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
         __m256i v = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p));
         return (vu8)_mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
     }
-    return (vu8)_mm256_set_epi64x((long long)spread_codes(p + 3 * bits, bits), (long long)spread_codes(p + 2 * bits, bits),
-                                  (long long)spread_codes(p + bits, bits), (long long)spread_codes(p, bits));
+    return (vu8)_mm256_set_epi64x((long long)spread_codes(p + 3 * bits, bits),
+                                  (long long)spread_codes(p + 2 * bits, bits), (long long)spread_codes(p + bits, bits),
+                                  (long long)spread_codes(p, bits));
 }
 
 static inline float sum_lanes(vf v) {
