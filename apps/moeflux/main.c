@@ -15,6 +15,7 @@ static const app_command COMMANDS[] = {
     {"inspect", cmd_inspect, "say what a model directory holds and what it needs"},
     {"check", cmd_check, "compare a model with recorded logits and hidden states"},
     {"eval", cmd_eval, "mean negative log-likelihood of a text"},
+    {"bench", cmd_bench, "measure prefill, decode and the memory they wait for"},
     {"tokenize", cmd_tokenize, "text to token ids and back"},
     {"template", cmd_template, "a request written out by a model's chat template"},
 };
