@@ -15,7 +15,7 @@
 #define N_DOCS 6
 #define MAX_LOSS 0.15 /* nats per token above the bf16 model */
 /* Mean of the first N_DOCS documents with the shipped weights and the ref backend. */
-#define RECORDED 3.03273
+#define RECORDED 3.03155
 #define RECORDED_WITHIN 2e-4
 #define EXACT_WITHIN 1e-4 /* the cpu backend with f32 activations */
 #define INT8_WITHIN 0.005 /* ... and with 8-bit ones */
