@@ -293,7 +293,8 @@ int cmd_check(int argc, char **argv) {
         .about =
             "Compares the model's logits, hidden states and greedy continuation with recorded ones, and the ways of\n"
             "evaluating a prompt with each other. Exit code 1 when anything is out of tolerance: cosine below\n"
-            "0.999999, a difference above 3e-4 of the largest value (1e-3 beyond 256 tokens), another argmax.",
+            "0.999999, a difference above 3e-4 of the largest value (1e-3 beyond 256 tokens), another argmax.\n"
+            "Always with f32 activations, as --exact: use eval to judge the default arithmetic.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
         .min_words = 2,
@@ -303,5 +304,6 @@ int cmd_check(int argc, char **argv) {
     };
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);
+    opt.exact = true; /* recorded values are exact ones; rounded activations are for eval to judge */
     return r == OPT_DONE ? check(words[0], words[1], &opt, layers) : opt_exit(r);
 }

@@ -8,4 +8,4 @@ rm -rf "$target"
 mkdir -p "$(dirname "$target")"
 "$moeflux" convert "$checkpoint" "$target" --bits keep
 "$moeflux" check "$target" "$golden" --layers --backend ref
-"$moeflux" check "$target" "$golden" --layers --exact # the fastest backend that can run it; random weights are chaotic
+"$moeflux" check "$target" "$golden" --layers # the fastest backend that can run it
