@@ -102,7 +102,8 @@ int cmd_convert(int argc, char **argv) {
     opt_spec spec = {
         .usage = "convert CHECKPOINT DIR [options]",
         .about =
-            "Reads a checkpoint (config.json and safetensors, as published) and writes the model directory DIR,\n"
+            "Reads a checkpoint (a directory with config.json and safetensors, as published, or a GGUF file, the\n"
+            "first one of a split model) and writes the model directory DIR,\n"
             "which must not exist. It is complete afterwards, or absent. A conversion that was interrupted leaves\n"
             "DIR.partial, and the same command goes on from there. DIR/conversion.json tells the error of every\n"
             "tensor that was quantized.",
@@ -112,7 +113,8 @@ int cmd_convert(int argc, char **argv) {
         .max_words = 2,
         .examples = "  moeflux convert Qwen3.6-35B-A3B qwen --preset balanced\n"
                     "  moeflux convert Qwen3.6-35B-A3B qwen --experts 4 --trunk 8 --embed 4\n"
-                    "  moeflux convert Qwen3.6-35B-A3B-MLX-4bit qwen-mlx --bits keep\n",
+                    "  moeflux convert Qwen3.6-35B-A3B-MLX-4bit qwen-mlx --bits keep\n"
+                    "  moeflux convert Qwen3.6-35B-A3B-Q8_0.gguf qwen --experts 4 --trunk 8\n",
     };
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);

@@ -111,6 +111,36 @@ static void identify(const mf__plan *plan, const mf__stage *stage, char text[64]
     snprintf(text, 64, "%s-%s", files, config);
 }
 
+static mf_status put_text(mf__native_writer *w, const char *name, const char *text, mf_error *err) {
+    char *path = mf__native_writer_path(w, name);
+    mf_status st = path && text ? mf__file_replace(path, text, strlen(text), err)
+                                : mf__fail(err, MF_E_NOMEM, "no memory for %s", name);
+    free(path);
+    return st;
+}
+
+static mf_status put_json(mf__native_writer *w, const char *name, const json_t *root, mf_error *err) {
+    char *text = json_dumps(root, JSON_INDENT(1));
+    mf_status st = put_text(w, name, text, err);
+    free(text);
+    return st;
+}
+
+/* A GGUF file's metadata, as the files a checkpoint has. */
+static mf_status write_companions(const mf__plan *plan, mf__native_writer *w, mf_error *err) {
+    const mf__gguf_model *m = &plan->gguf;
+    MF__TRY(put_json(w, "config.json", m->config, err));
+    if (m->chat_template) MF__TRY(put_text(w, "chat_template.jinja", m->chat_template, err));
+    if (!m->tokenizer) {
+        mf__log(&plan->opt->log, MF_LOG_WARN,
+                "the tokenizer of %s is not known (%s): copy the model's tokenizer.json into the new directory",
+                plan->src, m->no_tokenizer);
+        return MF_OK;
+    }
+    MF__TRY(put_json(w, "tokenizer.json", m->tokenizer, err));
+    return put_json(w, "tokenizer_config.json", m->tokenizer_config, err);
+}
+
 static mf_status copy_companions(const char *src, mf__native_writer *w, mf_error *err) {
     for (size_t i = 0; i < MF__COUNT(COMPANIONS); i++) {
         char *from = mf__path_join(src, COMPANIONS[i]), *to = NULL;
@@ -131,12 +161,7 @@ static mf_status copy_companions(const char *src, mf__native_writer *w, mf_error
 
 static mf_status write_report(const mf__plan *plan, mf__native_writer *w, mf_error *err) {
     json_t *report = mf__report_make(plan, mf__native_writer_notes(w));
-    char *text = report ? json_dumps(report, JSON_INDENT(1)) : NULL;
-    char *path = mf__native_writer_path(w, MF_REPORT_NAME);
-    mf_status st = text && path ? mf__file_replace(path, text, strlen(text), err)
-                                : mf__fail(err, MF_E_NOMEM, "no memory for the report");
-    free(path);
-    free(text);
+    mf_status st = report ? put_json(w, MF_REPORT_NAME, report, err) : mf__fail(err, MF_E_NOMEM, "no memory");
     json_decref(report);
     return st;
 }
@@ -167,7 +192,7 @@ static mf_status write_all(const mf__plan *plan, const mf__stage *stage, const c
     mf__native_work work = {.source = source, .options = options, .restart = plan->opt->restart};
     MF__TRY(mf__native_writer_resume(dst, &work, &w, err));
     mf__sink sink = mf__sink_writer(w);
-    mf_status st = copy_companions(plan->src, w, err);
+    mf_status st = plan->gguf.catalog ? write_companions(plan, w, err) : copy_companions(plan->src, w, err);
     if (st == MF_OK && plan->opt->also_2bit && plan->has_experts)
         st = mf__native_writer_second_set(w, &plan->second, err);
     if (st == MF_OK) st = mf__flow_run(plan, stage, &sink, err);

@@ -29,9 +29,9 @@ void mf__convert_options_init(mf__convert_options *opt); /* keep everything; gro
 /* "small", "balanced" or "exact": sets the widths. False for another name. */
 bool mf__convert_preset(mf__convert_options *opt, const char *name);
 
-/* src: a directory with config.json and safetensors. dst must not exist; it is complete afterwards, or absent. A run
- * that was interrupted (MF_E_CANCELLED, a full disk, a kill) leaves dst.partial with its finished parts, and the same
- * call goes on from there; any other failure leaves nothing. */
+/* src: a directory with config.json and safetensors, or a GGUF file (the first of several). dst must not exist; it is
+ * complete afterwards, or absent. A run that was interrupted (MF_E_CANCELLED, a full disk, a kill) leaves dst.partial
+ * with its finished parts, and the same call goes on from there; any other failure leaves nothing. */
 mf_status mf__convert(const char *src, const char *dst, const mf__convert_options *opt, mf_error *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "quant/affine.h"
+#include "quant/gguf_types.h"
 #include "quant/half.h"
 
 #define NO_ROW INT64_MAX
@@ -92,6 +93,11 @@ static void encode_row(region *r, int64_t row, float *x, float *y) {
     mf__source_row_f32(e->src, row, x);
     for (int64_t i = 0; e->add_one && i < e->dst.n_cols; i++) x[i] += 1.0f;
     if (!e->allow_nonfinite && !all_finite(x, e->dst.n_cols)) note_bad(r, row);
+    if (e->dst.type == MF_TYPE_MXFP4) { /* the same codes in another order */
+        mf__source_row_copy(e->src, row, x, NULL, NULL);
+        mf__gguf_repack_mxfp4(x, e->dst.n_cols, data, scales);
+        return;
+    }
     if (e->dst.type != MF_TYPE_AFFINE) {
         store_floats(e->dst.type, x, e->dst.n_cols, data);
         return;

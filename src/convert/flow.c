@@ -170,7 +170,8 @@ static mf_status work_expert(flow *f, item *it, int i, int set, uint8_t *blob, m
                         .allow_nonfinite = f->plan->opt->allow_nonfinite,
                         .rows = f->rows,
                         .scratch = f->scratch};
-        if (e.dst.type != MF_TYPE_AFFINE && !mf__same_form(&src->stored, &e.dst))
+        if (e.dst.type != MF_TYPE_AFFINE && !mf__same_form(&src->stored, &e.dst) &&
+            !(e.dst.type == MF_TYPE_MXFP4 && src->stored.type == MF_TYPE_MXFP4_BLOCK))
             return mf__fail(err, MF_E_MISMATCH, "%s is of type %s, the first expert of %s", name,
                             mf__type_name(src->stored.type), mf__type_name(e.dst.type));
         it->lossy |= e.dst.type == MF_TYPE_AFFINE && !mf__same_form(&src->stored, &e.dst);

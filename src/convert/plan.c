@@ -111,6 +111,29 @@ static int bits_of(const mf__convert_options *opt, const char *name) {
     return opt->trunk_bits;
 }
 
+/* GGUF's blocks have no place in our files. What is kept of them: MXFP4 exactly; the others as affine groups of 32 with
+ * as many bits as their codes have (one more where the codes are no straight line). */
+static void keep_block(mf__tensor *t) {
+    static const struct {
+        mf__type type;
+        int bits;
+    } widths[] = {{MF_TYPE_Q4_0, 4}, {MF_TYPE_Q4_1, 4}, {MF_TYPE_Q5_0, 5},   {MF_TYPE_Q5_1, 5},
+                  {MF_TYPE_Q8_0, 8}, {MF_TYPE_Q2_K, 2}, {MF_TYPE_Q3_K, 3},   {MF_TYPE_Q4_K, 4},
+                  {MF_TYPE_Q5_K, 5}, {MF_TYPE_Q6_K, 6}, {MF_TYPE_IQ4_NL, 5}, {MF_TYPE_IQ4_XS, 5}};
+    mf__type type = t->type;
+    t->group = MF_MXFP4_GROUP;
+    if (type == MF_TYPE_MXFP4_BLOCK) {
+        t->type = MF_TYPE_MXFP4;
+        t->bits = 4;
+        t->scale_type = MF_TYPE_U8;
+        return;
+    }
+    t->type = MF_TYPE_AFFINE;
+    t->scale_type = MF_TYPE_F16;
+    for (size_t i = 0; i < MF__COUNT(widths); i++)
+        if (widths[i].type == type) t->bits = widths[i].bits;
+}
+
 /* What a matrix becomes: the same if bits is "keep", if it has that form already, or if its rows do not split into
  * groups; else affine with BF16 scales. */
 static mf__tensor target(const mf__source *src, int bits, int group) {
@@ -121,6 +144,7 @@ static mf__tensor target(const mf__source *src, int bits, int group) {
     t.n_cols = src->n_cols;
     t.data = t.scales = t.biases = NULL;
     if (t.type == MF_TYPE_F8_BLOCK && !mf__source_is_plain(src)) t.block_rows = 1; /* rows may leave their block */
+    if (mf__type_is_block(t.type) && (bits == MF_BITS_KEEP || t.n_cols % group)) keep_block(&t);
     if (bits == MF_BITS_KEEP || same || t.n_cols % group) return t;
     t.type = MF_TYPE_AFFINE;
     t.block_rows = 0;
@@ -188,6 +212,20 @@ bool mf__plan_layer_has_experts(const mf__plan *p, int layer) {
     return p->bp.kinds[p->bp.kind_of[layer]].experts != NULL;
 }
 
+/* GGUF files give some layers more bits than others; where those are kept, all layers get what the widest has. */
+static mf_status widen(const mf__plan *p, int first, int bits, mf__expert_layout *layout, mf_error *err) {
+    for (int32_t l = first + 1; bits == MF_BITS_KEEP && l < p->bp.config.n_layers; l++)
+        for (int i = 0; mf__plan_layer_has_experts(p, l) && i < MF_PART_COUNT; i++) {
+            mf__source src;
+            MF__TRY(mf__import_expert(&p->im, l, 0, (mf__expert_part)i, &src, err));
+            mf__tensor dst = target(&src, bits, p->opt->group);
+            if (mf__type_is_block(src.stored.type) && dst.type == MF_TYPE_AFFINE &&
+                layout->part[i].type == MF_TYPE_AFFINE && dst.bits > layout->part[i].bits)
+                layout->part[i].bits = dst.bits;
+        }
+    return MF_OK;
+}
+
 /* Every layer has the layout of the first one that has experts. */
 static mf_status plan_layout(const mf__plan *p, int layer, int bits, mf__expert_layout *layout, mf_error *err) {
     memset(layout, 0, sizeof *layout);
@@ -208,6 +246,7 @@ static mf_status plan_layout(const mf__plan *p, int layer, int bits, mf__expert_
                             "experts with rows of %lld do not split into groups of %d for 2 bits",
                             (long long)dst.n_cols, p->opt->group);
     }
+    MF__TRY(widen(p, layer, bits, layout, err));
     return mf__expert_layout_pack(layout, MF_EXPERT_ALIGN, err);
 }
 
@@ -217,7 +256,8 @@ static mf_status survey_expert(mf__plan *p, int layer, int expert, int64_t *room
     for (int i = 0; i < MF_PART_COUNT; i++) {
         mf__source src;
         MF__TRY(mf__import_expert(&p->im, layer, expert, (mf__expert_part)i, &src, err));
-        if (p->layout.part[i].type != MF_TYPE_AFFINE && src.stored.type != p->layout.part[i].type)
+        if (p->layout.part[i].type != MF_TYPE_AFFINE &&
+            target(&src, p->opt->expert_bits, p->opt->group).type != p->layout.part[i].type)
             return mf__fail(err, MF_E_MISMATCH, "layer %d, expert %d, %s is of type %s, the first expert of %s", layer,
                             expert, mf__expert_part_name((mf__expert_part)i), mf__type_name(src.stored.type),
                             mf__type_name(p->layout.part[i].type));
@@ -272,18 +312,30 @@ static mf_status read_config(mf__plan *p, mf__config *config, mf_error *err) {
     return st;
 }
 
+/* A directory with config.json and safetensors, or a GGUF file. */
+static mf_status open_source(mf__plan *plan, mf__config *config, mf_error *err) {
+    if (mf__path_is_dir(plan->src)) {
+        MF__TRY(read_config(plan, config, err));
+        return mf__safetensors_open(plan->src, &plan->cat, err);
+    }
+    if (!mf__gguf_is(plan->src))
+        return mf__fail(err, MF_E_NOT_FOUND,
+                        "%s is not a checkpoint: neither a directory with config.json and safetensors files nor a GGUF "
+                        "file",
+                        plan->src);
+    MF__TRY(mf__gguf_model_open(plan->src, &plan->gguf, err));
+    plan->cat = plan->gguf.catalog;
+    plan->config = json_incref(plan->gguf.config);
+    return mf__config_parse(plan->config, plan->src, config, err);
+}
+
 mf_status mf__plan_make(const char *src, const mf__convert_options *opt, mf__plan *plan, mf_error *err) {
     mf__config config;
     memset(plan, 0, sizeof *plan);
     plan->opt = opt;
     plan->src = src;
     MF__TRY(check_options(opt, err));
-    if (!mf__path_is_dir(src))
-        return mf__fail(err, MF_E_NOT_FOUND,
-                        "%s is not a directory; a checkpoint is a directory with config.json and safetensors files",
-                        src);
-    MF__TRY(read_config(plan, &config, err));
-    MF__TRY(mf__safetensors_open(src, &plan->cat, err));
+    MF__TRY(open_source(plan, &config, err));
     mf__config_look(&config, plan->cat);
     MF__TRY(mf__blueprint_build(&config, &plan->bp, err));
     MF__TRY(mf__import_open(plan->cat, &plan->bp, &plan->im, err));
@@ -294,7 +346,8 @@ mf_status mf__plan_make(const char *src, const mf__convert_options *opt, mf__pla
 void mf__plan_close(mf__plan *plan) {
     for (int64_t i = 0; i < plan->n_tensors; i++) free(plan->tensors[i].name);
     free(plan->tensors);
-    mf__catalog_close(plan->cat);
+    if (plan->cat != plan->gguf.catalog) mf__catalog_close(plan->cat);
+    mf__gguf_model_close(&plan->gguf);
     mf__blueprint_free(&plan->bp);
     json_decref(plan->config);
     memset(plan, 0, sizeof *plan);

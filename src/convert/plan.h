@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "convert/convert.h"
+#include "convert/gguf.h"
 #include "model/import.h"
 
 #define MF_EXPERT_ALIGN 4096
@@ -24,6 +25,7 @@ typedef struct mf__plan {
     const mf__convert_options *opt;
     const char *src;
     json_t *config;
+    mf__gguf_model gguf; /* when src is a GGUF file */
     mf__blueprint bp;
     mf__catalog *cat;
     mf__import im;

@@ -14,8 +14,8 @@
  *   shared   H_POST -> SHARED, SHARED_SCORE                       runs while experts are fetched; NULL: none
  *   experts  H_POST, ROUTE_IDS -> PAIRS                           may run several times, as experts arrive
  *   combine  H_MID, PAIRS, ROUTE_SHARES, SHARED... -> HIDDEN
- *   ahead    HIDDEN -> AHEAD_IDS                                  the layer's router, run before its turn; no weights of
- *                                                                 its own: they are mix's
+ *   ahead    HIDDEN -> AHEAD_IDS                                  the layer's router, run before its turn; no weights
+ * of its own: they are mix's
  *
  * A dense layer has no experts and no shared graph; its combine is the whole feed-forward: H_MID, H_POST -> HIDDEN. */
 typedef struct mf__layer_kind {
@@ -23,7 +23,7 @@ typedef struct mf__layer_kind {
     mf__mixer mixer;
     bool dense;
     mf__graph *mix, *shared, *experts, *combine;
-    mf__graph *ahead; /* not among MF_LAYER_GRAPHS; NULL for dense layers */
+    mf__graph *ahead;                  /* not among MF_LAYER_GRAPHS; NULL for dense layers */
     int32_t k_cols, v_cols;            /* KV row widths; 0: keeps no KV */
     int64_t conv_floats, delta_floats; /* recurrent state; 0: none */
 } mf__layer_kind;
@@ -45,10 +45,12 @@ typedef struct mf__alias {
     const char *ours, *theirs;
 } mf__alias;
 
-/* A matrix of ours whose rows are rows of a larger one in the checkpoint: row r is row row_of(r) of `theirs`. */
+/* A matrix of ours whose rows are rows of another (often larger) one in the checkpoint: row r is row row_of(r) of
+ * `theirs`. block_of: instead, the columns are in another order, in blocks of a value head's width. */
 typedef struct mf__regroup {
     const char *ours, *theirs; /* after "model.layers.N." */
     int64_t (*row_of)(const mf__config *c, int64_t row);
+    int64_t (*block_of)(const mf__config *c, int64_t block);
 } mf__regroup;
 
 typedef enum mf__fuse {

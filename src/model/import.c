@@ -45,7 +45,12 @@ static mf_status regrouped(const mf__import *im, const mf__weight_info *w, const
         snprintf(theirs, sizeof theirs, "%.*s%s", (int)(strlen(name) - strlen(r->ours)), name, r->theirs);
         if (!mf__names_find(im->cat, c->family, theirs, spelt)) return MF_OK;
         MF__TRY(mf__catalog_tensor(im->cat, spelt, w->n_cols, &out->stored, err));
-        for (int64_t row = 0; row < w->n_rows; row++)
+        if (r->block_of && (out->stored.n_rows != w->n_rows || w->n_cols > MF_SOURCE_COLS ||
+                            w->n_cols % c->delta.v_dim || mf__type_has_scales(out->stored.type)))
+            return mf__fail(err, MF_E_MISMATCH, "tensor %s is %lld x %lld of type %s, which cannot be put in order",
+                            spelt, (long long)out->stored.n_rows, (long long)w->n_cols,
+                            mf__type_name(out->stored.type));
+        for (int64_t row = 0; r->row_of && row < w->n_rows; row++)
             if (r->row_of(c, row) >= out->stored.n_rows || out->stored.n_planes != 1)
                 return mf__fail(err, MF_E_MISMATCH,
                                 "tensor %s has %lld rows, but row %lld of %s would be row %lld of it; config.json and "
@@ -57,6 +62,8 @@ static mf_status regrouped(const mf__import *im, const mf__weight_info *w, const
                             .n_cols = w->n_cols,
                             .step = 1,
                             .row_of = r->row_of,
+                            .block_of = r->block_of,
+                            .block = c->delta.v_dim,
                             .config = c};
         *found = true;
     }

@@ -19,6 +19,32 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
     return mf__keys_layer_types(text, where, c, err);
 }
 
+/* GGUF files have the value heads in another order: the first of every key head, then the second of each, and so on.
+ * Each function gives the place there of row (or column) r of ours. */
+
+static int64_t tiled_head(const mf__config *c, int64_t head) {
+    int64_t per_key = c->delta.n_v_heads / c->delta.n_k_heads;
+    return head % per_key * c->delta.n_k_heads + head / per_key;
+}
+
+static int64_t tiled_row(const mf__config *c, int64_t r) {
+    return tiled_head(c, r / c->delta.v_dim) * c->delta.v_dim + r % c->delta.v_dim;
+}
+
+static int64_t tiled_qkv(const mf__config *c, int64_t r) {
+    int64_t keys = 2 * (int64_t)c->delta.n_k_heads * c->delta.k_dim;
+    return r < keys ? r : keys + tiled_row(c, r - keys);
+}
+
+static const mf__regroup REGROUPS[] = {
+    {"linear_attn.in_proj_qkv.weight", "linear_attn.tiled_qkv.weight", tiled_qkv, NULL},
+    {"linear_attn.in_proj_z.weight", "linear_attn.tiled_z.weight", tiled_row, NULL},
+    {"linear_attn.in_proj_a.weight", "linear_attn.tiled_a.weight", tiled_head, NULL},
+    {"linear_attn.in_proj_b.weight", "linear_attn.tiled_b.weight", tiled_head, NULL},
+    {"linear_attn.out_proj.weight", "linear_attn.tiled_out.weight", NULL, tiled_head},
+    {NULL, NULL, NULL, NULL},
+};
+
 static const char *const TYPES[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
 
 const mf__family mf__qwen3_5_moe = {.name = "qwen3_5_moe",
@@ -35,6 +61,7 @@ const mf__family mf__qwen3_5_moe = {.name = "qwen3_5_moe",
                                             .route = MF_ROUTE_SOFTMAX,
                                             .shared = MF_SHARED_GATED},
                                     .configure = configure,
+                                    .regroups = REGROUPS,
                                     .zero_centred_norms = mf__zero_centred_norms,
                                     .raw_witness = "linear_attn.conv1d.weight",
                                     .raw_mixer = MF_MIX_LINEAR};

@@ -58,11 +58,11 @@ static int64_t row_a(const mf__config *c, int64_t r) {
 
 static const char *const TYPES[] = {"qwen3_next", NULL};
 static const mf__regroup REGROUPS[] = {
-    {"linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_qkvz.weight", row_qkv},
-    {"linear_attn.in_proj_z.weight", "linear_attn.in_proj_qkvz.weight", row_z},
-    {"linear_attn.in_proj_b.weight", "linear_attn.in_proj_ba.weight", row_b},
-    {"linear_attn.in_proj_a.weight", "linear_attn.in_proj_ba.weight", row_a},
-    {NULL, NULL, NULL},
+    {"linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_qkvz.weight", row_qkv, NULL},
+    {"linear_attn.in_proj_z.weight", "linear_attn.in_proj_qkvz.weight", row_z, NULL},
+    {"linear_attn.in_proj_b.weight", "linear_attn.in_proj_ba.weight", row_b, NULL},
+    {"linear_attn.in_proj_a.weight", "linear_attn.in_proj_ba.weight", row_a, NULL},
+    {NULL, NULL, NULL, NULL},
 };
 
 const mf__family mf__qwen3_next = {.name = "qwen3_next",

@@ -9,7 +9,7 @@ mf__source mf__source_plain(const mf__tensor *stored) {
 }
 
 bool mf__source_is_plain(const mf__source *s) {
-    return !s->transposed && !s->row_of && s->first == 0 && s->step == 1;
+    return !s->transposed && !s->row_of && !s->block_of && s->first == 0 && s->step == 1;
 }
 
 int64_t mf__source_bytes(const mf__source *s) {
@@ -42,6 +42,13 @@ static float element(const mf__tensor *t, int64_t row, int64_t col) {
 
 void mf__source_row_f32(const mf__source *s, int64_t row, float *out) {
     int64_t at = index_of(s, row);
+    if (s->block_of) {
+        float stored[MF_SOURCE_COLS];
+        mf__tensor_row_f32(&s->stored, at, stored);
+        for (int64_t b = 0; b < s->n_cols / s->block; b++)
+            memcpy(out + b * s->block, stored + s->block_of(s->config, b) * s->block, (size_t)s->block * sizeof *out);
+        return;
+    }
     if (!s->transposed) {
         mf__tensor_row_f32(&s->stored, at, out);
         return;
@@ -55,6 +62,13 @@ void mf__source_row_copy(const mf__source *s, int64_t row, void *data, void *sca
     int64_t scale_bytes = mf__tensor_scale_bytes(t), bias_bytes = mf__tensor_bias_bytes(t);
     if (s->transposed) {
         gather(t, at, data);
+        return;
+    }
+    if (s->block_of) {
+        int64_t size = s->block * mf__type_bits(t->type) / 8;
+        for (int64_t b = 0; b < s->n_cols / s->block; b++)
+            memcpy((uint8_t *)data + b * size, (const uint8_t *)t->data + at * bytes + s->block_of(s->config, b) * size,
+                   (size_t)size);
         return;
     }
     memcpy(data, (const uint8_t *)t->data + at * bytes, (size_t)bytes);

@@ -5,13 +5,19 @@
 #include "model/config.h"
 #include "quant/type.h"
 
+#define MF_SOURCE_COLS 32768 /* the longest row whose blocks are put in order */
+
 typedef struct mf__source {
     mf__tensor stored;      /* one plane */
     int64_t n_rows, n_cols; /* of the matrix that is wanted */
     int64_t first, step;    /* row r is row (or column) first + r * step of the stored one ... */
     int64_t (*row_of)(const mf__config *c, int64_t row); /* ... or row row_of(r), where this is not NULL */
-    const mf__config *config;                            /* for row_of */
-    bool transposed;                                     /* columns, not rows: of a plain type only */
+    const mf__config *config;                            /* for row_of and block_of */
+    /* Where not NULL: a row's columns are blocks of `block`, and block b is block block_of(b) of the stored row. Plain
+     * types and GGUF's blocks only; rows of at most MF_SOURCE_COLS. */
+    int64_t (*block_of)(const mf__config *c, int64_t b);
+    int64_t block;
+    bool transposed; /* columns, not rows: of a plain type only */
 } mf__source;
 
 /* The stored matrix itself. */
