@@ -33,6 +33,8 @@ json_t *mf__experts_to_json(const mf__expert_layout *layout, int n_experts); /* 
 
 /* Removes a DIR.partial that a killed conversion left; MF_E_EXISTS, and nothing touched, when it is anything else. */
 mf_status mf__partial_remove(const char *partial, mf_error *err);
+/* Temporary files of atomic replaces that a kill cut short. For whoever goes on in the directory and holds its lock. */
+void mf__partial_sweep(const char *partial);
 
 /* path without the slashes at its end ("/" stays); malloc'd, NULL when out of memory. */
 char *mf__path_trim(const char *path);

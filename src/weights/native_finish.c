@@ -109,7 +109,10 @@ static mf_status open_partial(mf__native_writer *w, const mf__native_work *work,
         return mf__fail(err, MF_E_EXISTS, "%s exists already: choose another name, or remove it first", w->dir);
     bool fresh = true;
     if (lstat(w->partial, &st) == 0) MF__TRY(take_over(w, work, &fresh, err));
-    if (!fresh) return MF_OK;
+    if (!fresh) {
+        mf__partial_sweep(w->partial);
+        return MF_OK;
+    }
     MF__TRY(make_partial(w, err));
     return work ? mf__journal_open(w, work, &fresh, err) : MF_OK;
 }

@@ -96,6 +96,17 @@ static mf_status remove_unlocked(const char *partial, const char *marker, mf_err
     return status;
 }
 
+void mf__partial_sweep(const char *partial) {
+    DIR *dir = opendir(partial);
+    if (!dir) return;
+    for (struct dirent *e; (e = readdir(dir));) {
+        size_t n = strlen(e->d_name);
+        if (starts_with(e->d_name, ".moeflux-") && n > 4 && strcmp(e->d_name + n - 4, ".tmp") == 0)
+            unlinkat(dirfd(dir), e->d_name, 0);
+    }
+    closedir(dir);
+}
+
 mf_status mf__partial_remove(const char *partial, mf_error *err) {
     char *marker = mf__path_join(partial, MF__MARKER_NAME);
     if (!marker) return mf__fail(err, MF_E_NOMEM, "no memory to look at %s", partial);

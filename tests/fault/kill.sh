@@ -51,7 +51,7 @@ while [ "$killed" -lt "$kills" ]; do
             "$moeflux" inspect target.partial >/dev/null 2>&1 && die "an unfinished directory opens"
         fi
     done
-    diff -r -x '.moeflux-*' whole target >/dev/null || die "round $round: the result differs: $(diff -rq whole target)"
+    diff -r -x .moeflux-partial -x .moeflux-journal whole target >/dev/null || die "round $round: the result differs: $(diff -rq whole target)"
     [ ! -e target.partial ] || die "target.partial is still there"
 done
 "$moeflux" verify target --against source 2>log || die "$(cat log)"
