@@ -156,7 +156,7 @@ static bool stop_now(void *user) {
 static void test_a_failed_prompt_changes_nothing(void **state) {
     mf_model *m = open_cached(*state, 1 << 28, NULL, 0);
     float *want = any_row(m, 1), *got = any_row(m, 1);
-    for (int after = 0; after < 60; after += 7) {
+    for (int after = 0; after < 60; after += 13) {
         int left = 1 << 30;
         mf_session_options opt;
         mf_session *s;
@@ -197,7 +197,7 @@ static void damage(const char *path, long at) {
 }
 
 static void test_damage_is_a_miss_and_heals(void **state) {
-    static const long PLACES[] = {0, 9, 17, 33, 41, 200, -4000, -1};
+    static const long PLACES[] = {0, 17, 33, 200, -1};
     const int64_t marks[] = {10, 20, 30};
     char names[16][256];
     for (size_t i = 0; i < sizeof PLACES / sizeof *PLACES; i++) {
