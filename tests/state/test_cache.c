@@ -156,7 +156,7 @@ static bool stop_now(void *user) {
 static void test_a_failed_prompt_changes_nothing(void **state) {
     mf_model *m = open_cached(*state, 1 << 28, NULL, 0);
     float *want = any_row(m, 1), *got = any_row(m, 1);
-    for (int after = 0; after < 60; after += 13) {
+    for (int after = 0; after < 20; after += 4) {
         int left = 1 << 30;
         mf_session_options opt;
         mf_session *s;
