@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
@@ -56,6 +57,26 @@ static char *prompt_of(EditLine *el) {
     return (char *)((line_editor *)e)->prompt;
 }
 
+/* Waits until there is something to read. -1 with EINTR when a signal came first, also one that came before the wait:
+ * signals are blocked while the flags are looked at, and let in by pselect alone. */
+static int wait_readable(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGWINCH, SIGCONT};
+    sigset_t block, old;
+    fd_set in;
+    int ready = -1;
+    sigemptyset(&block);
+    for (size_t i = 0; i < MF__COUNT(numbers); i++) sigaddset(&block, numbers[i]);
+    FD_ZERO(&in);
+    FD_SET(STDIN_FILENO, &in);
+    sigprocmask(SIG_BLOCK, &block, &old);
+    errno = EINTR;
+    if (!app_interrupted(NULL) && !resized && !resumed) ready = pselect(STDIN_FILENO + 1, &in, NULL, NULL, NULL, &old);
+    int why = errno;
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    errno = why;
+    return ready;
+}
+
 /* 1: a byte; 0: the end; -1: interrupted or failed */
 static int next_byte(line_editor *e, char *c) {
     if (e->at_ahead < e->n_ahead) {
@@ -63,7 +84,7 @@ static int next_byte(line_editor *e, char *c) {
         return 1;
     }
     for (;;) {
-        ssize_t n = read(STDIN_FILENO, c, 1);
+        ssize_t n = wait_readable() < 0 ? -1 : read(STDIN_FILENO, c, 1);
         if (n >= 0) return (int)n;
         if (errno != EINTR || app_interrupted(NULL)) return -1;
         if (resized) el_resize(e->el);
