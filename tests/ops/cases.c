@@ -168,6 +168,12 @@ static void fill_large(op_rig *rig) {
     for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) x[i] *= 90;
 }
 
+/* Where an epsilon is as large as what it is added to. */
+static void fill_tiny(op_rig *rig) {
+    float *x = rig->in[rig->op->in[0]];
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) x[i] *= 1e-4f;
+}
+
 static void fill_zeros(op_rig *rig) {
     float *x = rig->in[rig->op->in[0]];
     for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) x[i] = 0;
@@ -317,6 +323,7 @@ const op_case OP_CASES[] = {
      .p = {.conv = {5, 8}}},
 
     {"qk_norm", 2e-6, build_qk_norm, expect_qk_norm, .seqs = FEW, .p = DELTA(2, 16, 4, 8)},
+    {"qk_norm tiny", 2e-6, build_qk_norm, expect_qk_norm, fill_tiny, .seqs = ONE, .p = DELTA(2, 16, 4, 8)},
     {"qk_norm zeros", 2e-6, build_qk_norm, expect_qk_norm, fill_zeros, .seqs = ONE, .p = DELTA(2, 16, 4, 8)},
     {"decay_beta", 2e-6, build_decay_beta, expect_decay_beta, .seqs = FEW, .cols = 4},
     {"decay_beta extreme", 2e-6, build_decay_beta, expect_decay_beta, fill_extremes, .seqs = FEW, .cols = 4},
