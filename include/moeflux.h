@@ -1,8 +1,10 @@
 /* moeflux: run Mixture-of-Experts language models larger than memory.
  *
- * The two objects:
+ * The objects:
  *   mf_model    weights, expert store, backend. Read-only once open; share it between sessions and threads.
  *   mf_session  one sequence of tokens: its KV cache and recurrent state. One thread at a time.
+ *   mf_text     tokenizer and chat template. Read-only; share it.
+ *   mf_sampler  chooses tokens; has a seed and a history. One thread at a time.
  *
  * The rules:
  *   - Every fallible function returns mf_status: MF_OK (0) or a negative code. The sentence that says which file,
@@ -11,16 +13,18 @@
  *   - A call validates all its arguments before it changes anything. After an error the session is as it was before.
  *   - The caller owns logits, token and text buffers.
  *
- * A whole program:
+ * In short (examples/tell.c is the whole program):
  *
- *   mf_error err;
- *   mf_model *m;  mf_session *s;
- *   if (mf_model_open("models/stories-moe", NULL, &m, &err)) { puts(err.text); return 1; }
- *   if (mf_session_create(m, NULL, &s, &err)) { puts(err.text); return 1; }
- *   mf_eval_prompt(s, ids, n, 0, logits, mf_model_info_get(m)->n_vocab, &err);
- *   ... choose a token from logits ...
- *   mf_eval_token(s, token, mf_memory_length(s), logits, n_vocab, &err);
- *   mf_session_free(s);  mf_model_close(m);
+ *   mf_model_open("models/stories-moe", NULL, &model, &err);
+ *   mf_text_open("models/stories-moe", &text, &err);
+ *   mf_session_create(model, NULL, &session, &err);
+ *   mf_text_encode(text, prompt, strlen(prompt), false, ids, MAX, &n, &err);
+ *   mf_eval_prompt(session, ids, n, 0, logits, n_vocab, &err);
+ *   for (;;) {
+ *       int32_t id = mf_sampler_next(sampler, logits);
+ *       mf_text_decode(text, &stream, &id, 1, piece, sizeof piece, &n_piece, &err);
+ *       mf_eval_token(session, id, mf_memory_length(session), logits, n_vocab, &err);
+ *   }
  */
 #ifndef MOEFLUX_H
 #define MOEFLUX_H
@@ -131,7 +135,7 @@ typedef struct mf_model_info {
     int32_t n_ctx;       /* positions the model was made for */
     int32_t n_layers;
     int32_t n_hidden;
-    int32_t n_experts; /* routed experts per layer */
+    int32_t n_experts;           /* routed experts per layer */
     int32_t n_experts_per_token; /* in use */
     int32_t n_experts_trained;   /* the model's own number; where it is larger, results are lossy */
     int32_t n_eos;
@@ -223,6 +227,79 @@ mf_status mf_checkpoint_restore(mf_session *session, int64_t pos, mf_error *err)
 void mf_checkpoint_forget(mf_session *session, int64_t pos);
 void mf_checkpoint_set_max(mf_session *session, int max);
 int mf_checkpoint_count(const mf_session *session);
+
+/* ---- text: a model directory's tokenizer and chat template -------------------------------------------------------
+ *
+ * Stands by itself: needs no mf_model. Read-only once open; share it between threads. What goes into a buffer of the
+ * caller's is written as far as it fits, and *n says how much there is: where that is more than max, make room and
+ * call again. */
+
+typedef struct mf_text mf_text;
+
+mf_status mf_text_open(const char *dir, mf_text **out, mf_error *err);
+void mf_text_close(mf_text *text); /* NULL is fine */
+
+/* special: markers such as <|im_end|> in the text become their tokens; false: they are ordinary text, as they should be
+ * in what people write. MF_E_INVALID where the text is not UTF-8. */
+mf_status mf_text_encode(const mf_text *text, const char *utf8, size_t size, bool special, int32_t *ids, size_t max,
+                         size_t *n, mf_error *err);
+
+/* For text as it comes, begun as {0}: bytes that do not end a character yet. */
+typedef struct mf_text_stream {
+    uint8_t held[4];
+    int n_held;
+} mf_text_stream;
+
+/* stream NULL: the whole text. Otherwise what is decided by now: never half a character, which waits in the stream for
+ * the next call; a call with n_ids 0 ends the stream and gives what is left. Where the text does not fit the stream
+ * has not moved. An id without a token gives nothing. */
+mf_status mf_text_decode(const mf_text *text, mf_text_stream *stream, const int32_t *ids, size_t n_ids, char *utf8,
+                         size_t max, size_t *n, mf_error *err);
+
+/* The model's own chat template applied to a request in JSON:
+ *   {"messages": [{"role": "user", "content": "Hi"}], "tools": [...], "add_generation_prompt": true, "extra": {...}}
+ * where all but messages may be absent, and extra has more variables of the template. The result is to be encoded with
+ * special. MF_E_NOT_FOUND where the model has no chat template, MF_E_INVALID where the template refuses the request. */
+mf_status mf_text_chat(const mf_text *text, const char *request, size_t size, char *utf8, size_t max, size_t *n,
+                       mf_error *err);
+
+/* ---- choosing a token from logits --------------------------------------------------------------------------------
+ *
+ * First bias and penalties, then temperature, top-k, top-p, min-p, typical, then one draw. The same options, logits and
+ * history give the same tokens on every platform. */
+
+typedef struct mf_logit_bias {
+    int32_t id;
+    float bias; /* -INFINITY forbids the token */
+} mf_logit_bias;
+
+typedef struct mf_sampler_options {
+    float temperature; /* 0: greedy */
+    int top_k;         /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off; relative to the best token's probability */
+    float typical_p;   /* 1: off */
+    uint64_t seed;
+    float repetition_penalty; /* 1: off; positive logits of seen tokens are divided by it, negative ones multiplied */
+    float frequency_penalty;  /* 0: off; subtracted once per time seen */
+    float presence_penalty;   /* 0: off; subtracted once if seen */
+    int penalty_window;       /* how many of the last accepted tokens count as seen; 0: all */
+    const mf_logit_bias *bias;
+    int n_bias;
+} mf_sampler_options;
+
+typedef struct mf_sampler mf_sampler;
+
+void mf_sampler_options_init(mf_sampler_options *opt); /* temperature 0.8, all else off, seed 0 */
+mf_status mf_sampler_create(const mf_sampler_options *opt, int32_t n_vocab, mf_sampler **out, mf_error *err);
+void mf_sampler_free(mf_sampler *sampler); /* NULL is fine */
+
+/* The next token. Allocates nothing. Ties go to the lower id. A logit that is NaN is never chosen; +inf always is
+ * (the lowest such id). -1 when no token can be chosen: all logits are NaN or -inf. */
+int32_t mf_sampler_next(mf_sampler *sampler, const float *logits);
+/* Tells the sampler that a token is part of the text, for the penalties. Allocates nothing. */
+void mf_sampler_accept(mf_sampler *sampler, int32_t id);
+void mf_sampler_reset(mf_sampler *sampler); /* as freshly created: seed and history */
 
 /* ---- counters: how the experts came ------------------------------------------------------------------------------ */
 

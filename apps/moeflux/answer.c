@@ -18,7 +18,7 @@ static mf_status open_talker(talker *t, const char *dir, const app_model_options
     t->info = mf_model_info_get(t->model);
     MF__TRY(sampling_finish(sampling, dir, err));
     MF__TRY(mf__tokenizer_open(dir, &t->tok, err));
-    MF__TRY(chat_format_open(dir, t->tok, &t->format, err));
+    MF__TRY(mf__chat_open(dir, t->tok, &t->format, err));
     if (t->grammar) MF__TRY(mf__token_trie_create(t->tok, &t->trie, err));
     app_session_options(opt, &so);
     t->n_ctx = so.n_ctx ? so.n_ctx : t->info->n_ctx;
@@ -39,7 +39,7 @@ void talker_close(talker *t) {
     free(t->logits);
     mf__token_trie_free(t->trie);
     mf__grammar_free(t->grammar);
-    chat_format_close(&t->format);
+    mf__chat_close(&t->format);
     mf__tokenizer_free(t->tok);
     mf_session_free(t->session);
     mf_model_close(t->model);
@@ -71,7 +71,7 @@ typedef struct speech {
     talker *t;
     const answer_request *r;
     answer *a;
-    mf__sampler *sampler;
+    mf_sampler *sampler;
     mf__detok detok;
     mf__outparse *parser;       /* NULL when raw */
     mf__constraint *constraint; /* NULL when free */
@@ -189,7 +189,7 @@ static mf_status speak(speech *s, int32_t *id, mf_error *err) {
         return MF_OK;
     }
     a->n_made++;
-    mf__sampler_accept(s->sampler, *id);
+    mf_sampler_accept(s->sampler, *id);
     MF__TRY(mf__detok_push(&s->detok, *id, &s->text, err));
     MF__TRY(pass_on(s, err));
     if (s->stopped)
@@ -303,7 +303,7 @@ mf_status answer_make(talker *t, const answer_request *r, answer *out, mf_error 
     mf_session_stats_get(t->session, &after);
     out->wanted = after.wanted - before.wanted;
     out->hits = after.hits - before.hits;
-    mf__sampler_free(s.sampler);
+    mf_sampler_free(s.sampler);
     mf__outparse_free(s.parser);
     mf__constraint_free(s.constraint);
     mf__strbuf_free(&s.text);

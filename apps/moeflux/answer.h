@@ -7,8 +7,8 @@
 #ifndef MOEFLUX_ANSWER_H
 #define MOEFLUX_ANSWER_H
 
-#include "chat_format.h"
 #include "sampling.h"
+#include "text/chat.h"
 
 typedef struct talker {
     mf_model *model;
@@ -16,7 +16,7 @@ typedef struct talker {
     mf_session *session;
     int32_t n_ctx;
     mf__tokenizer *tok;
-    chat_format format;
+    mf__chat format;
     float *logits;        /* of the token evaluated last */
     mf__grammar *grammar; /* NULL: answers are free */
     mf__token_trie *trie; /* with a grammar */

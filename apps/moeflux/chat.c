@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "chat_prompt.h"
 #include "options.h"
 
 #define CACHE_RAM ((int64_t)512 << 20) /* for states of the latest turns, or an eighth of --ram if that is less */
@@ -96,9 +97,9 @@ static void status_line(const chat *c, const answer *a) {
 static mf_status make_answer(chat *c, answer *a, mf_error *err) {
     const talker *t = &c->talker;
     chat_prompt p;
-    chat_request q = {.messages = c->talk.messages, .think = c->talk.think, .open_answer = true};
-    MF__TRY(chat_format_prompt(&t->format, t->tok, &q, mf_memory_tokens(t->session),
-                               (size_t)mf_memory_length(t->session), &p, err));
+    mf__chat_request q = {.messages = c->talk.messages, .think = c->talk.think, .open_answer = true};
+    MF__TRY(chat_prompt_make(&t->format, t->tok, &q, mf_memory_tokens(t->session), (size_t)mf_memory_length(t->session),
+                             &p, err));
     answer_request r = {.ids = p.ids,
                         .n_ids = p.n_ids,
                         .marks = p.marks,

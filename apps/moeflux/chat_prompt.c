@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chat_format.h"
+#include "chat_prompt.h"
 
 #define OPEN "\xEF\xB7\x90"  /* U+FDD0 */
 #define CLOSE "\xEF\xB7\x91" /* U+FDD1 */
@@ -115,9 +115,9 @@ static mf_status take_down_fences(const mf__strbuf *fenced, rendering *out, mf_e
     return MF_OK;
 }
 
-static mf_status render(const chat_format *f, const chat_request *r, rendering *out, mf_error *err) {
+static mf_status render(const mf__chat *f, const mf__chat_request *r, rendering *out, mf_error *err) {
     mf__strbuf fenced = {0};
-    mf_status st = chat_format_render(f, r, &fenced, err);
+    mf_status st = mf__chat_render(f, r, &fenced, err);
     if (st == MF_OK) st = take_down_fences(&fenced, out, err);
     mf__strbuf_free(&fenced);
     return st;
@@ -221,13 +221,13 @@ static void add_mark(chat_prompt *p, int64_t at) {
 
 /* The end of the first n messages. A template may refuse the shorter conversation or write it otherwise: then there is
  * no such place, which costs time and nothing else. */
-static void mark_after(const chat_format *f, const mf__tokenizer *tok, const chat_request *r, size_t n,
+static void mark_after(const mf__chat *f, const mf__tokenizer *tok, const mf__chat_request *r, size_t n,
                        const rendering *whole, chat_prompt *p) {
     mf_error err;
     rendering part = {0};
     json_t *messages = json_array();
     for (size_t i = 0; messages && i < n; i++) json_array_append(messages, json_array_get(r->messages, i));
-    chat_request shorter = {.messages = messages, .tools = r->tools, .think = r->think};
+    mf__chat_request shorter = {.messages = messages, .tools = r->tools, .think = r->think};
     if (messages && render(f, &shorter, &part, &err) == MF_OK && part.text.size && part.text.size <= whole->text.size &&
         !memcmp(part.text.data, whole->text.data, part.text.size))
         add_mark(p, tokens_of(tok, whole, p, part.text.size));
@@ -235,7 +235,7 @@ static void mark_after(const chat_format *f, const mf__tokenizer *tok, const cha
     json_decref(messages);
 }
 
-static void make_marks(const chat_format *f, const mf__tokenizer *tok, const chat_request *r, const rendering *whole,
+static void make_marks(const mf__chat *f, const mf__tokenizer *tok, const mf__chat_request *r, const rendering *whole,
                        chat_prompt *p) {
     size_t n = json_array_size(r->messages), first = n > MARKED_TURNS ? n - MARKED_TURNS + 1 : 1;
     const char *role = json_string_value(json_object_get(json_array_get(r->messages, 0), "role"));
@@ -253,13 +253,13 @@ static bool ends_in_think(const mf__strbuf *text) {
     return n >= k && !memcmp(text->data + n - k, think, k);
 }
 
-mf_status chat_format_prompt(const chat_format *f, const mf__tokenizer *tok, const chat_request *r,
-                             const int32_t *known, size_t n_known, chat_prompt *out, mf_error *err) {
+mf_status chat_prompt_make(const mf__chat *f, const mf__tokenizer *tok, const mf__chat_request *r, const int32_t *known,
+                           size_t n_known, chat_prompt *out, mf_error *err) {
     rendering whole = {0};
     json_t *fenced = NULL;
     *out = (chat_prompt){0};
     mf_status st = fence_messages(tok, r->messages, &fenced, err);
-    chat_request inner = *r;
+    mf__chat_request inner = *r;
     inner.messages = fenced;
     if (st == MF_OK) st = render(f, &inner, &whole, err);
     if (st == MF_OK && !whole.text.size) st = mf__fail(err, MF_E_INVALID, "the chat template gives an empty prompt");

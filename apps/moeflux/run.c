@@ -6,6 +6,7 @@
 
 #include "answer.h"
 #include "app.h"
+#include "chat_prompt.h"
 #include "options.h"
 #include "screen.h"
 
@@ -40,9 +41,9 @@ static mf_status ask(run_state *s, const char *text, size_t size, mf_error *err)
     if (s->opt->system)
         json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", s->opt->system));
     json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content", content));
-    chat_request r = {.messages = messages, .think = (mf_switch)s->opt->think, .open_answer = true};
+    mf__chat_request r = {.messages = messages, .think = (mf_switch)s->opt->think, .open_answer = true};
     const talker *t = &s->talker;
-    mf_status st = chat_format_prompt(&t->format, t->tok, &r, NULL, 0, &s->prompt, err);
+    mf_status st = chat_prompt_make(&t->format, t->tok, &r, NULL, 0, &s->prompt, err);
     json_decref(messages);
     return st;
 }

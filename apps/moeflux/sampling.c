@@ -168,7 +168,7 @@ mf_status sampling_finish(sampling_options *s, const char *dir, mf_error *err) {
 
 /* ---- samplers ---------------------------------------------------------------------------------------------------- */
 
-static mf_status read_bias(const char *text, int32_t n_vocab, mf__logit_bias *out, mf_error *err) {
+static mf_status read_bias(const char *text, int32_t n_vocab, mf_logit_bias *out, mf_error *err) {
     char *end;
     long id = strtol(text, &end, 10);
     const char *number = *end == ':' ? end + 1 : "";
@@ -176,15 +176,15 @@ static mf_status read_bias(const char *text, int32_t n_vocab, mf__logit_bias *ou
     if (!*number || *end || isnan(bias) || id < 0 || id >= n_vocab)
         return mf__fail(err, MF_E_INVALID, "--logit-bias is \"%s\"; expected ID:NUMBER with an id from 0 to %d", text,
                         n_vocab - 1);
-    *out = (mf__logit_bias){.id = (int32_t)id, .bias = (float)bias};
+    *out = (mf_logit_bias){.id = (int32_t)id, .bias = (float)bias};
     return MF_OK;
 }
 
-mf_status sampling_make(const sampling_options *s, int32_t n_vocab, uint64_t seed, mf__sampler **out, mf_error *err) {
-    mf__logit_bias bias[APP_MAX_LIST];
-    mf__sampler_options so;
+mf_status sampling_make(const sampling_options *s, int32_t n_vocab, uint64_t seed, mf_sampler **out, mf_error *err) {
+    mf_logit_bias bias[APP_MAX_LIST];
+    mf_sampler_options so;
     for (int i = 0; i < s->bias.n; i++) MF__TRY(read_bias(s->bias.items[i], n_vocab, &bias[i], err));
-    mf__sampler_options_init(&so);
+    mf_sampler_options_init(&so);
     so.temperature = (float)s->temperature;
     so.top_k = (int)s->top_k;
     so.top_p = (float)s->top_p;
@@ -197,7 +197,7 @@ mf_status sampling_make(const sampling_options *s, int32_t n_vocab, uint64_t see
     so.seed = seed;
     so.bias = bias;
     so.n_bias = s->bias.n;
-    return mf__sampler_create(&so, n_vocab, out, err);
+    return mf_sampler_create(&so, n_vocab, out, err);
 }
 
 /* ---- what the answer must be like -------------------------------------------------------------------------------- */

@@ -27,7 +27,7 @@ int sampling_rows(void *sampling_options, opt_def *rows);
 /* After parsing: what was left open comes from the model's generation_config.json. */
 mf_status sampling_finish(sampling_options *s, const char *dir, mf_error *err);
 
-mf_status sampling_make(const sampling_options *s, int32_t n_vocab, uint64_t seed, mf__sampler **out, mf_error *err);
+mf_status sampling_make(const sampling_options *s, int32_t n_vocab, uint64_t seed, mf_sampler **out, mf_error *err);
 
 /* What the answer must be like; *out is NULL when it may be anything. */
 mf_status sampling_grammar(const sampling_options *s, mf__grammar **out, mf_error *err);

@@ -19,12 +19,12 @@ typedef struct candidate {
     int32_t id;
 } candidate;
 
-struct mf__sampler {
-    mf__sampler_options opt;
+struct mf_sampler {
+    mf_sampler_options opt;
     int32_t n_vocab;
     uint64_t rng[4];
     candidate *cands;
-    mf__logit_bias *bias;
+    mf_logit_bias *bias;
     float *adjusted; /* logits after bias and penalties; NULL when there are none */
     int32_t *counts; /* how often each id was seen; NULL without penalties */
     int32_t *window; /* ring of the last penalty_window accepted ids */
@@ -44,7 +44,7 @@ static uint64_t rotl(uint64_t x, int k) {
     return x << k | x >> (64 - k);
 }
 
-static double uniform(mf__sampler *s) { /* [0, 1), 53 bits */
+static double uniform(mf_sampler *s) { /* [0, 1), 53 bits */
     uint64_t *r = s->rng, result = rotl(r[1] * 5, 7) * 9, t = r[1] << 17;
     r[2] ^= r[0];
     r[3] ^= r[1];
@@ -57,11 +57,11 @@ static double uniform(mf__sampler *s) { /* [0, 1), 53 bits */
 
 /* ---- life ------------------------------------------------------------------------------------------------------ */
 
-void mf__sampler_options_init(mf__sampler_options *opt) {
-    *opt = (mf__sampler_options){.temperature = 0.8f, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+void mf_sampler_options_init(mf_sampler_options *opt) {
+    *opt = (mf_sampler_options){.temperature = 0.8f, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
 }
 
-static mf_status check(const mf__sampler_options *o, int32_t n_vocab, mf_error *err) {
+static mf_status check(const mf_sampler_options *o, int32_t n_vocab, mf_error *err) {
     const struct {
         const char *name;
         float value, min, max;
@@ -87,14 +87,14 @@ static mf_status check(const mf__sampler_options *o, int32_t n_vocab, mf_error *
     return MF_OK;
 }
 
-static bool has_penalties(const mf__sampler_options *o) {
+static bool has_penalties(const mf_sampler_options *o) {
     return o->repetition_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0;
 }
 
-mf_status mf__sampler_create(const mf__sampler_options *opt, int32_t n_vocab, mf__sampler **out, mf_error *err) {
+mf_status mf_sampler_create(const mf_sampler_options *opt, int32_t n_vocab, mf_sampler **out, mf_error *err) {
     *out = NULL;
     MF__TRY(check(opt, n_vocab, err));
-    mf__sampler *s = calloc(1, sizeof *s);
+    mf_sampler *s = calloc(1, sizeof *s);
     if (!s) return mf__fail(err, MF_E_NOMEM, "no memory for a sampler");
     size_t n = (size_t)n_vocab;
     bool penalties = has_penalties(opt), adjust = penalties || opt->n_bias > 0;
@@ -107,17 +107,17 @@ mf_status mf__sampler_create(const mf__sampler_options *opt, int32_t n_vocab, mf
     if (penalties && opt->penalty_window) s->window = malloc((size_t)opt->penalty_window * sizeof *s->window);
     if (!s->cands || !s->bias || (adjust && !s->adjusted) || (penalties && !s->counts) ||
         (penalties && opt->penalty_window && !s->window)) {
-        mf__sampler_free(s);
+        mf_sampler_free(s);
         return mf__fail(err, MF_E_NOMEM, "no memory for a sampler over %d tokens", (int)n_vocab);
     }
     if (opt->n_bias) memcpy(s->bias, opt->bias, (size_t)opt->n_bias * sizeof *s->bias);
     s->opt.bias = s->bias;
-    mf__sampler_reset(s);
+    mf_sampler_reset(s);
     *out = s;
     return MF_OK;
 }
 
-void mf__sampler_free(mf__sampler *s) {
+void mf_sampler_free(mf_sampler *s) {
     if (!s) return;
     free(s->cands);
     free(s->bias);
@@ -127,14 +127,14 @@ void mf__sampler_free(mf__sampler *s) {
     free(s);
 }
 
-void mf__sampler_reset(mf__sampler *s) {
+void mf_sampler_reset(mf_sampler *s) {
     uint64_t x = s->opt.seed;
     for (int i = 0; i < 4; i++) s->rng[i] = splitmix(&x);
     if (s->counts) memset(s->counts, 0, (size_t)s->n_vocab * sizeof *s->counts);
     s->n_accepted = 0;
 }
 
-void mf__sampler_accept(mf__sampler *s, int32_t id) {
+void mf_sampler_accept(mf_sampler *s, int32_t id) {
     if (!s->counts || id < 0 || id >= s->n_vocab) return;
     if (s->window) {
         int32_t *slot = &s->window[s->n_accepted % s->opt.penalty_window];
@@ -147,7 +147,7 @@ void mf__sampler_accept(mf__sampler *s, int32_t id) {
 
 /* ---- logits ---------------------------------------------------------------------------------------------------- */
 
-static const float *adjust(mf__sampler *s, const float *logits) {
+static const float *adjust(mf_sampler *s, const float *logits) {
     if (!s->adjusted) return logits;
     memcpy(s->adjusted, logits, (size_t)s->n_vocab * sizeof *logits);
     for (int i = 0; i < s->opt.n_bias; i++) s->adjusted[s->bias[i].id] += s->bias[i].bias;
@@ -245,13 +245,13 @@ static void sort_by_weight(candidate *c, size_t n) {
     }
 }
 
-static double log_weight(const mf__sampler *s, float logit, float top) {
+static double log_weight(const mf_sampler *s, float logit, float top) {
     return ((double)logit - (double)top) / (double)s->opt.temperature;
 }
 
 /* Typical sampling: keeps the tokens whose surprise is nearest to the expected one, until their mass reaches
  * typical_p. Weights are distances while sorting and are put back afterwards. */
-static size_t keep_typical(const mf__sampler *s, candidate *c, size_t n, float top) {
+static size_t keep_typical(const mf_sampler *s, candidate *c, size_t n, float top) {
     double total = total_weight(c, n), log_total = mf__det_log(total), entropy = 0, sum = 0;
     for (size_t i = 0; i < n; i++) entropy += c[i].weight / total * (log_total - log_weight(s, c[i].logit, top));
     for (size_t i = 0; i < n; i++) c[i].weight = fabs(log_total - log_weight(s, c[i].logit, top) - entropy);
@@ -268,7 +268,7 @@ static size_t keep_typical(const mf__sampler *s, candidate *c, size_t n, float t
 }
 
 /* Fills c with what may be drawn; returns the number, at least 1. top is the best finite logit. */
-static size_t gather(mf__sampler *s, const float *logits, const uint32_t *mask, float top) {
+static size_t gather(mf_sampler *s, const float *logits, const uint32_t *mask, float top) {
     size_t n = 0;
     candidate *c = s->cands;
     for (int32_t id = 0; id < s->n_vocab; id++) {
@@ -286,7 +286,7 @@ static size_t gather(mf__sampler *s, const float *logits, const uint32_t *mask, 
     return n;
 }
 
-static int32_t draw(mf__sampler *s, const float *logits, const uint32_t *mask, float top) {
+static int32_t draw(mf_sampler *s, const float *logits, const uint32_t *mask, float top) {
     size_t n = gather(s, logits, mask, top);
     candidate *c = s->cands;
     if (s->opt.top_p < 1) {
@@ -311,14 +311,14 @@ static int32_t draw(mf__sampler *s, const float *logits, const uint32_t *mask, f
     return c[n - 1].id; /* u rounded up to the total */
 }
 
-int32_t mf__sampler_next_masked(mf__sampler *s, const float *logits, const uint32_t *mask) {
+int32_t mf__sampler_next_masked(mf_sampler *s, const float *logits, const uint32_t *mask) {
     logits = adjust(s, logits);
     int32_t best = best_token(logits, s->n_vocab, mask);
     if (best < 0 || s->opt.temperature == 0 || logits[best] == INFINITY) return best;
     return draw(s, logits, mask, logits[best]);
 }
 
-int32_t mf__sampler_next(mf__sampler *s, const float *logits) {
+int32_t mf_sampler_next(mf_sampler *s, const float *logits) {
     return mf__sampler_next_masked(s, logits, NULL);
 }
 

@@ -8,43 +8,10 @@
 #ifndef MF_TEXT_SAMPLER_H
 #define MF_TEXT_SAMPLER_H
 
-#include "base/status.h"
+#include "base/status.h" /* and through it moeflux.h: mf_sampler */
 
-typedef struct mf__logit_bias {
-    int32_t id;
-    float bias; /* -INFINITY forbids the token */
-} mf__logit_bias;
-
-typedef struct mf__sampler_options {
-    float temperature; /* 0: greedy */
-    int top_k;         /* 0: off */
-    float top_p;       /* 1: off */
-    float min_p;       /* 0: off; relative to the best token's probability */
-    float typical_p;   /* 1: off */
-    uint64_t seed;
-    float repetition_penalty; /* 1: off; positive logits of seen tokens are divided by it, negative ones multiplied */
-    float frequency_penalty;  /* 0: off; subtracted once per time seen */
-    float presence_penalty;   /* 0: off; subtracted once if seen */
-    int penalty_window;       /* how many of the last accepted tokens count as seen; 0: all */
-    const mf__logit_bias *bias;
-    int n_bias;
-} mf__sampler_options;
-
-typedef struct mf__sampler mf__sampler;
-
-void mf__sampler_options_init(mf__sampler_options *opt); /* temperature 0.8, all else off, seed 0 */
-mf_status mf__sampler_create(const mf__sampler_options *opt, int32_t n_vocab, mf__sampler **out, mf_error *err);
-void mf__sampler_free(mf__sampler *s); /* NULL is fine */
-
-/* The next token. Allocates nothing. Ties go to the lower id. A logit that is NaN is never chosen; +inf always is
- * (the lowest such id). -1 when no token can be chosen: all logits are NaN or -inf, or the mask leaves none. */
-int32_t mf__sampler_next(mf__sampler *s, const float *logits);
 /* mask: bit id % 32 of word id / 32 allows the token; NULL allows all. */
-int32_t mf__sampler_next_masked(mf__sampler *s, const float *logits, const uint32_t *mask);
-
-/* Tells the sampler that a token is part of the text, for the penalties. Allocates nothing. */
-void mf__sampler_accept(mf__sampler *s, int32_t id);
-void mf__sampler_reset(mf__sampler *s); /* as freshly created: seed and history */
+int32_t mf__sampler_next_masked(mf_sampler *s, const float *logits, const uint32_t *mask);
 
 typedef struct mf__logprob {
     int32_t id;

@@ -101,9 +101,9 @@ static void test_guard_sees_the_library(void **state) {
     mf_model_close(m);
 }
 
-static void step(mf_session *s, mf__sampler *sampler, float *logits, int n) {
+static void step(mf_session *s, mf_sampler *sampler, float *logits, int n) {
     for (int i = 0; i < n; i++) {
-        int32_t id = mf__sampler_next(sampler, logits);
+        int32_t id = mf_sampler_next(sampler, logits);
         mf_status st = mf_eval_token(s, id, mf_memory_length(s), logits, TINY_VOCAB, NULL);
         if (st != MF_OK) abort();
     }
@@ -112,16 +112,16 @@ static void step(mf_session *s, mf__sampler *sampler, float *logits, int n) {
 static void test_token_loop_allocates_nothing(void **state) {
     mf_model *m = tiny_open(*state, 2);
     mf_session *s = tiny_session(m, 2 * KV_BLOCK, 0);
-    mf__sampler_options so;
-    mf__sampler *sampler;
+    mf_sampler_options so;
+    mf_sampler *sampler;
     float logits[TINY_VOCAB];
-    mf__sampler_options_init(&so);
+    mf_sampler_options_init(&so);
     so.temperature = 0.8f;
     so.top_k = 50;
     so.top_p = 0.9f;
     so.min_p = 0.01f;
     so.seed = 1;
-    assert_int_equal(mf__sampler_create(&so, TINY_VOCAB, &sampler, NULL), MF_OK);
+    assert_int_equal(mf_sampler_create(&so, TINY_VOCAB, &sampler, NULL), MF_OK);
     tiny_eval(s, 5, logits); /* warm: the first KV block exists now */
     step(s, sampler, logits, 2);
 
@@ -152,7 +152,7 @@ static void test_token_loop_allocates_nothing(void **state) {
     step(s, sampler, logits, 8);
     guard(false);
     assert_int_equal(n_aligned + n_other + n_free, 0);
-    mf__sampler_free(sampler);
+    mf_sampler_free(sampler);
     mf_session_free(s);
     mf_model_close(m);
 }

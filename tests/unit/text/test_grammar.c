@@ -324,12 +324,12 @@ static void test_random_answers(void **state) {
         "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"object\",\"additionalProperties\":{\"type\":"
         "\"string\"}}}",
     };
-    mf__sampler_options so;
-    mf__sampler_options_init(&so);
+    mf_sampler_options so;
+    mf_sampler_options_init(&so);
     so.temperature = 1;
-    mf__sampler *sampler;
+    mf_sampler *sampler;
     mf_error err;
-    assert_int_equal(mf__sampler_create(&so, N_VOCAB, &sampler, &err), MF_OK);
+    assert_int_equal(mf_sampler_create(&so, N_VOCAB, &sampler, &err), MF_OK);
     uint32_t seed = 1;
     for (size_t k = 0; k <= MF__COUNT(schemas); k++) {
         mf__grammar *g = NULL;
@@ -372,7 +372,7 @@ static void test_random_answers(void **state) {
         mf__constraint_free(c);
         mf__grammar_free(g);
     }
-    mf__sampler_free(sampler);
+    mf_sampler_free(sampler);
 }
 
 int main(void) {

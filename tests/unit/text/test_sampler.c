@@ -15,25 +15,25 @@
 #define N 8
 static const float logits8[N] = {1.0f, 3.0f, -2.0f, 2.5f, 0.0f, 2.0f, -INFINITY, 1.5f};
 
-static mf__sampler *make(mf__sampler_options o, int32_t n) {
-    mf__sampler *s;
+static mf_sampler *make(mf_sampler_options o, int32_t n) {
+    mf_sampler *s;
     mf_error err = {0};
-    if (mf__sampler_create(&o, n, &s, &err) != MF_OK) fail_msg("%s", err.text);
+    if (mf_sampler_create(&o, n, &s, &err) != MF_OK) fail_msg("%s", err.text);
     return s;
 }
 
-static mf__sampler_options defaults(float temperature) {
-    mf__sampler_options o;
-    mf__sampler_options_init(&o);
+static mf_sampler_options defaults(float temperature) {
+    mf_sampler_options o;
+    mf_sampler_options_init(&o);
     o.temperature = temperature;
     o.seed = 7;
     return o;
 }
 
 /* Draws many times and compares the counts with p by a chi-square test. Tokens with p 0 must never come. */
-static void expect_distribution(mf__sampler_options o, const float *logits, const uint32_t *mask, const double *p) {
+static void expect_distribution(mf_sampler_options o, const float *logits, const uint32_t *mask, const double *p) {
     enum { DRAWS = 40000 };
-    mf__sampler *s = make(o, N);
+    mf_sampler *s = make(o, N);
     int counts[N] = {0}, freedom = -1;
     for (int i = 0; i < DRAWS; i++) {
         int32_t id = mf__sampler_next_masked(s, logits, mask);
@@ -53,7 +53,7 @@ static void expect_distribution(mf__sampler_options o, const float *logits, cons
     }
     /* 99.99 % quantile, generously: mean k, standard deviation sqrt(2k). */
     if (chi > freedom + 5 * sqrt(2.0 * freedom) + 3) fail_msg("chi-square %g at %d degrees of freedom", chi, freedom);
-    mf__sampler_free(s);
+    mf_sampler_free(s);
 }
 
 static void softmax(const float *logits, double t, double *p) {
@@ -76,7 +76,7 @@ static void test_cuts(void **state) {
     double p[N];
     /* in order: 1 (3.0), 3 (2.5), 5 (2.0), 7 (1.5), 0 (1.0), 4 (0.0), 2 (-2.0) */
     softmax(logits8, 1, p);
-    mf__sampler_options o = defaults(1);
+    mf_sampler_options o = defaults(1);
     o.top_k = 3;
     expect_distribution(o, logits8, NULL, (double[N]){0, p[1], 0, p[3], 0, p[5], 0, 0});
     o.top_k = 100;
@@ -101,7 +101,7 @@ static void test_typical(void **state) {
     /* Probabilities 0.5, 0.2, 0.2, 0.1: entropy 1.2206; surprises 0.693, 1.609, 1.609, 2.303: the middle two are the
      * most typical (distance 0.389), then the first (0.527), then the last. */
     float l[N] = {logf(0.5f), logf(0.2f), logf(0.2f), logf(0.1f), -INFINITY, -INFINITY, -INFINITY, NAN};
-    mf__sampler_options o = defaults(1);
+    mf_sampler_options o = defaults(1);
     o.typical_p = 0.39f;
     expect_distribution(o, l, NULL, (double[N]){0, 0.2, 0.2});
     o.typical_p = 0.41f;
@@ -112,54 +112,54 @@ static void test_typical(void **state) {
 
 static void test_edges(void **state) {
     (void)state;
-    mf__sampler *greedy = make(defaults(0), N), *warm = make(defaults(1), N);
+    mf_sampler *greedy = make(defaults(0), N), *warm = make(defaults(1), N);
     float tie[N] = {1, 5, 5, 0, 5, 0, 0, 0}, none[N], nans[N],
           inf[N] = {0, 1, INFINITY, 2, INFINITY, NAN, 3, -INFINITY};
     for (int i = 0; i < N; i++) {
         none[i] = -INFINITY;
         nans[i] = NAN;
     }
-    assert_int_equal(mf__sampler_next(greedy, logits8), 1);
-    assert_int_equal(mf__sampler_next(greedy, tie), 1);
+    assert_int_equal(mf_sampler_next(greedy, logits8), 1);
+    assert_int_equal(mf_sampler_next(greedy, tie), 1);
     for (int k = 0; k < 2; k++) {
-        mf__sampler *s = k ? warm : greedy;
-        assert_int_equal(mf__sampler_next(s, none), -1);
-        assert_int_equal(mf__sampler_next(s, nans), -1);
-        assert_int_equal(mf__sampler_next(s, inf), 2);
+        mf_sampler *s = k ? warm : greedy;
+        assert_int_equal(mf_sampler_next(s, none), -1);
+        assert_int_equal(mf_sampler_next(s, nans), -1);
+        assert_int_equal(mf_sampler_next(s, inf), 2);
         uint32_t mask = 1u << 6;
         assert_int_equal(mf__sampler_next_masked(s, inf, &mask), 6);
         mask = 1u << 5;
         assert_int_equal(mf__sampler_next_masked(s, inf, &mask), -1);
         nans[3] = -1e30f;
-        assert_int_equal(mf__sampler_next(s, nans), 3);
+        assert_int_equal(mf_sampler_next(s, nans), 3);
         nans[3] = NAN;
     }
-    mf__sampler_free(greedy);
-    mf__sampler_free(warm);
+    mf_sampler_free(greedy);
+    mf_sampler_free(warm);
     /* Cuts of nothing left still leave the best token. */
-    mf__sampler_options o = defaults(1);
+    mf_sampler_options o = defaults(1);
     o.top_p = 0;
     warm = make(o, N);
-    for (int i = 0; i < 100; i++) assert_int_equal(mf__sampler_next(warm, logits8), 1);
-    mf__sampler_free(warm);
+    for (int i = 0; i < 100; i++) assert_int_equal(mf_sampler_next(warm, logits8), 1);
+    mf_sampler_free(warm);
     o = defaults(1);
     o.min_p = 1;
     o.typical_p = 0;
     warm = make(o, N);
-    for (int i = 0; i < 100; i++) assert_int_equal(mf__sampler_next(warm, logits8), 1);
-    mf__sampler_free(warm);
+    for (int i = 0; i < 100; i++) assert_int_equal(mf_sampler_next(warm, logits8), 1);
+    mf_sampler_free(warm);
     o = defaults(1e-6f); /* nearly greedy: no overflow */
     warm = make(o, N);
-    for (int i = 0; i < 100; i++) assert_int_equal(mf__sampler_next(warm, logits8), 1);
-    mf__sampler_free(warm);
+    for (int i = 0; i < 100; i++) assert_int_equal(mf_sampler_next(warm, logits8), 1);
+    mf_sampler_free(warm);
 }
 
 static void test_bad_options(void **state) {
     (void)state;
-    mf__sampler *s;
+    mf_sampler *s;
     mf_error err;
-    mf__logit_bias bias = {N, 1};
-    mf__sampler_options o[9];
+    mf_logit_bias bias = {N, 1};
+    mf_sampler_options o[9];
     for (int i = 0; i < 9; i++) o[i] = defaults(1);
     o[0].temperature = -1;
     o[1].temperature = NAN;
@@ -172,55 +172,55 @@ static void test_bad_options(void **state) {
     o[8].bias = &bias;
     o[8].n_bias = 1;
     for (int i = 0; i < 9; i++) {
-        assert_int_equal(mf__sampler_create(&o[i], N, &s, &err), i == 8 ? MF_E_TOKEN : MF_E_INVALID);
+        assert_int_equal(mf_sampler_create(&o[i], N, &s, &err), i == 8 ? MF_E_TOKEN : MF_E_INVALID);
         assert_null(s);
     }
-    assert_int_equal(mf__sampler_create(&(mf__sampler_options){.repetition_penalty = 1}, 0, &s, &err), MF_E_INVALID);
+    assert_int_equal(mf_sampler_create(&(mf_sampler_options){.repetition_penalty = 1}, 0, &s, &err), MF_E_INVALID);
 }
 
 static void test_penalties(void **state) {
     (void)state;
-    mf__sampler_options o = defaults(0);
+    mf_sampler_options o = defaults(0);
     o.repetition_penalty = 2;
     o.penalty_window = 2;
-    mf__sampler *s = make(o, N);
-    assert_int_equal(mf__sampler_next(s, logits8), 1);
-    mf__sampler_accept(s, 1); /* 3.0 becomes 1.5 */
-    assert_int_equal(mf__sampler_next(s, logits8), 3);
-    mf__sampler_accept(s, 3);
-    assert_int_equal(mf__sampler_next(s, logits8), 5);
-    mf__sampler_accept(s, 3); /* token 1 leaves the window */
-    assert_int_equal(mf__sampler_next(s, logits8), 1);
-    mf__sampler_reset(s);
-    assert_int_equal(mf__sampler_next(s, logits8), 1);
-    mf__sampler_free(s);
+    mf_sampler *s = make(o, N);
+    assert_int_equal(mf_sampler_next(s, logits8), 1);
+    mf_sampler_accept(s, 1); /* 3.0 becomes 1.5 */
+    assert_int_equal(mf_sampler_next(s, logits8), 3);
+    mf_sampler_accept(s, 3);
+    assert_int_equal(mf_sampler_next(s, logits8), 5);
+    mf_sampler_accept(s, 3); /* token 1 leaves the window */
+    assert_int_equal(mf_sampler_next(s, logits8), 1);
+    mf_sampler_reset(s);
+    assert_int_equal(mf_sampler_next(s, logits8), 1);
+    mf_sampler_free(s);
 
     o = defaults(0);
     o.frequency_penalty = 0.2f;
     o.presence_penalty = 0.2f;
     s = make(o, N);
-    mf__sampler_accept(s, 1); /* 3.0 - 0.4 = 2.6 */
-    assert_int_equal(mf__sampler_next(s, logits8), 1);
-    mf__sampler_accept(s, 1); /* 2.4 */
-    assert_int_equal(mf__sampler_next(s, logits8), 3);
-    mf__sampler_accept(s, -1); /* ids outside the vocabulary are ignored */
-    mf__sampler_accept(s, N);
-    mf__sampler_free(s);
+    mf_sampler_accept(s, 1); /* 3.0 - 0.4 = 2.6 */
+    assert_int_equal(mf_sampler_next(s, logits8), 1);
+    mf_sampler_accept(s, 1); /* 2.4 */
+    assert_int_equal(mf_sampler_next(s, logits8), 3);
+    mf_sampler_accept(s, -1); /* ids outside the vocabulary are ignored */
+    mf_sampler_accept(s, N);
+    mf_sampler_free(s);
 
     o = defaults(0);
     o.repetition_penalty = 2;
     s = make(o, 2);
-    mf__sampler_accept(s, 1);
-    assert_int_equal(mf__sampler_next(s, (const float[]){-1.5f, -1.0f}), 0); /* -1 becomes -2 */
-    mf__sampler_free(s);
+    mf_sampler_accept(s, 1);
+    assert_int_equal(mf_sampler_next(s, (const float[]){-1.5f, -1.0f}), 0); /* -1 becomes -2 */
+    mf_sampler_free(s);
 
-    mf__logit_bias bias[] = {{1, -INFINITY}, {4, 2.6f}};
+    mf_logit_bias bias[] = {{1, -INFINITY}, {4, 2.6f}};
     o = defaults(0);
     o.bias = bias;
     o.n_bias = 2;
     s = make(o, N);
-    assert_int_equal(mf__sampler_next(s, logits8), 4);
-    mf__sampler_free(s);
+    assert_int_equal(mf_sampler_next(s, logits8), 4);
+    mf_sampler_free(s);
 }
 
 /* The first draws for a seed are part of the promise: they may not change. */
@@ -228,17 +228,17 @@ static void test_deterministic(void **state) {
     (void)state;
     static const int32_t want[2][12] = {{3, 5, 1, 1, 5, 7, 1, 3, 5, 7, 1, 0}, {3, 1, 3, 1, 3, 1, 5, 1, 1, 3, 5, 0}};
     for (int k = 0; k < 2; k++) {
-        mf__sampler_options o = defaults(1.3f);
+        mf_sampler_options o = defaults(1.3f);
         o.seed = k ? 0xFFFFFFFFFFFFFFFFu : 0;
         o.top_p = k ? 0.95f : 1;
-        mf__sampler *a = make(o, N), *b = make(o, N);
+        mf_sampler *a = make(o, N), *b = make(o, N);
         for (int i = 0; i < 200; i++) {
-            int32_t id = mf__sampler_next(a, logits8);
-            assert_int_equal(id, mf__sampler_next(b, logits8));
+            int32_t id = mf_sampler_next(a, logits8);
+            assert_int_equal(id, mf_sampler_next(b, logits8));
             if (i < 12 && id != want[k][i]) fail_msg("draw %d of seed %d is %d", i, k, (int)id);
         }
-        mf__sampler_free(a);
-        mf__sampler_free(b);
+        mf_sampler_free(a);
+        mf_sampler_free(b);
     }
 }
 

@@ -1,10 +1,9 @@
 /* Chat templates: finding a model's, and rendering it. */
-#include "chat_format.h"
+#include "text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "app.h"
 #include "base/file.h"
 
 #define MAX_TEMPLATE ((size_t)4 << 20)
@@ -13,13 +12,13 @@ static const char usual[] =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-static mf_status set_template(chat_format *f, const char *name, const char *source, size_t size, mf_error *err) {
+static mf_status set_template(mf__chat *f, const char *name, const char *source, size_t size, mf_error *err) {
     if (strlen(source) != size) return mf__fail(err, MF_E_FORMAT, "%s: a zero byte in the template", name);
     f->out = mf__outparse_detect(source);
     return mf__jinja_parse(name, source, size, &f->jinja, err);
 }
 
-static mf_status read_template(chat_format *f, const char *path, mf_error *err) {
+static mf_status read_template(mf__chat *f, const char *path, mf_error *err) {
     char *source;
     size_t size;
     MF__TRY(mf__file_read(path, MAX_TEMPLATE, &source, &size, err));
@@ -31,7 +30,7 @@ static mf_status read_template(chat_format *f, const char *path, mf_error *err) 
 /* ---- tokenizer_config.json -------------------------------------------------------------------------------------- */
 
 /* bos_token and its kin: a string, or an object with its content. */
-static mf_status keep_token(chat_format *f, const json_t *config, const char *key, mf_error *err) {
+static mf_status keep_token(mf__chat *f, const json_t *config, const char *key, mf_error *err) {
     json_t *value = json_object_get(config, key);
     if (json_is_object(value)) value = json_object_get(value, "content");
     if (json_is_string(value) && json_object_set(f->variables, key, value))
@@ -50,7 +49,7 @@ static const json_t *default_template(const json_t *value) {
     return value;
 }
 
-static mf_status read_config(chat_format *f, const char *path, mf_error *err) {
+static mf_status read_config(mf__chat *f, const char *path, mf_error *err) {
     static const char *const tokens[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
     json_t *config;
     MF__TRY(mf__json_read(path, (size_t)64 << 20, &config, err));
@@ -69,8 +68,8 @@ static mf_status read_config(chat_format *f, const char *path, mf_error *err) {
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-static mf_status read_part(chat_format *f, const char *dir, const char *name,
-                           mf_status (*read)(chat_format *, const char *, mf_error *), mf_error *err) {
+static mf_status read_part(mf__chat *f, const char *dir, const char *name,
+                           mf_status (*read)(mf__chat *, const char *, mf_error *), mf_error *err) {
     char *path = mf__path_join(dir, name);
     if (!path) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
     mf_status st = mf__path_exists(path) ? read(f, path, err) : MF_OK;
@@ -78,7 +77,7 @@ static mf_status read_part(chat_format *f, const char *dir, const char *name,
     return st;
 }
 
-static mf_status open_format(chat_format *f, const char *path, const mf__tokenizer *tok, mf_error *err) {
+static mf_status open_format(mf__chat *f, const char *path, const mf__tokenizer *tok, mf_error *err) {
     f->variables = json_object();
     if (!f->variables) return mf__fail(err, MF_E_NOMEM, "no memory for variables");
     if (!mf__path_is_dir(path)) return read_template(f, path, err);
@@ -89,17 +88,17 @@ static mf_status open_format(chat_format *f, const char *path, const mf__tokeniz
     return MF_OK;
 }
 
-mf_status chat_format_open(const char *path, const mf__tokenizer *tok, chat_format *out, mf_error *err) {
-    *out = (chat_format){.out = MF__OUT_PLAIN};
+mf_status mf__chat_open(const char *path, const mf__tokenizer *tok, mf__chat *out, mf_error *err) {
+    *out = (mf__chat){.out = MF__OUT_PLAIN};
     mf_status st = open_format(out, path, tok, err);
-    if (st != MF_OK) chat_format_close(out);
+    if (st != MF_OK) mf__chat_close(out);
     return st;
 }
 
-void chat_format_close(chat_format *f) {
+void mf__chat_close(mf__chat *f) {
     mf__jinja_free(f->jinja);
     json_decref(f->variables);
-    *f = (chat_format){0};
+    *f = (mf__chat){0};
 }
 
 /* ---- rendering -------------------------------------------------------------------------------------------------- */
@@ -114,7 +113,7 @@ static int set_think(json_t *vars, mf_switch think) {
     return bad;
 }
 
-mf_status chat_format_render(const chat_format *f, const chat_request *r, mf__strbuf *out, mf_error *err) {
+mf_status mf__chat_render(const mf__chat *f, const mf__chat_request *r, mf__strbuf *out, mf_error *err) {
     json_t *vars = json_copy(f->variables);
     int bad = !vars;
     bad |= json_object_set(vars, "messages", (json_t *)r->messages);
@@ -125,5 +124,41 @@ mf_status chat_format_render(const chat_format *f, const chat_request *r, mf__st
     mf_status st = bad ? mf__fail(err, MF_E_NOMEM, "no memory for the template's variables")
                        : mf__jinja_render(f->jinja, vars, NULL, out, err);
     json_decref(vars);
+    return st;
+}
+
+/* ---- requests in JSON ---------------------------------------------------------------------------------------------
+ */
+
+/* The template's variables: those of the model, the request's own, and "extra". */
+static mf_status variables_of(const mf__chat *f, const json_t *request, json_t **out, mf_error *err) {
+    json_t *vars = json_copy(f->variables), *extra = json_object_get(request, "extra");
+    json_t *generate = json_object_get(request, "add_generation_prompt"), *tools = json_object_get(request, "tools");
+    int bad = !vars;
+    *out = vars;
+    if (!json_is_array(json_object_get(request, "messages")))
+        return mf__fail(err, MF_E_FORMAT, "\"messages\" is %s, expected an array",
+                        mf__json_type_name(json_object_get(request, "messages")));
+    if (extra && !json_is_object(extra) && !json_is_null(extra))
+        return mf__fail(err, MF_E_FORMAT, "\"extra\" is %s, expected an object", mf__json_type_name(extra));
+    if (json_is_object(extra)) bad |= json_object_update(vars, extra);
+    bad |= json_object_set(vars, "messages", json_object_get(request, "messages"));
+    bad |= json_object_set_new(vars, "tools", tools ? json_incref(tools) : json_null());
+    bad |= json_object_set_new(vars, "add_generation_prompt", generate ? json_incref(generate) : json_false());
+    json_object_del(vars, "strftime_now");
+    return bad ? mf__fail(err, MF_E_NOMEM, "no memory for the request") : MF_OK;
+}
+
+mf_status mf__chat_render_json(const mf__chat *f, const char *json, size_t size, mf__strbuf *out, mf_error *err) {
+    json_error_t why;
+    json_t *vars = NULL, *request = json_loadb(json, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!request) return mf__fail(err, MF_E_FORMAT, "not JSON: %s (column %d)", why.text, why.column);
+    const json_t *extra = json_object_get(request, "extra");
+    mf__jinja_options opt = {.strftime_now = json_string_value(json_object_get(extra, "strftime_now"))};
+    mf_status st = json_is_object(request) ? variables_of(f, request, &vars, err)
+                                           : mf__fail(err, MF_E_FORMAT, "a request is a JSON object");
+    if (st == MF_OK) st = mf__jinja_render(f->jinja, vars, &opt, out, err);
+    json_decref(vars);
+    json_decref(request);
     return st;
 }

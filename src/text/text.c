@@ -1,0 +1,105 @@
+/* mf_text: the public face of tokenizer and chat template. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/chat.h"
+
+struct mf_text {
+    mf__tokenizer *tok;
+    mf__chat chat;
+};
+
+static mf_status open_text(mf_text *t, const char *dir, mf_error *err) {
+    MF__TRY(mf__tokenizer_open(dir, &t->tok, err));
+    return mf__chat_open(dir, t->tok, &t->chat, err);
+}
+
+mf_status mf_text_open(const char *dir, mf_text **out, mf_error *err) {
+    if (!out) return mf__fail(err, MF_E_INVALID, "mf_text_open: out is NULL");
+    *out = NULL;
+    if (!dir) return mf__fail(err, MF_E_INVALID, "mf_text_open: dir is NULL");
+    mf_text *t = calloc(1, sizeof *t);
+    if (!t) return mf__fail(err, MF_E_NOMEM, "no memory for the tokenizer");
+    mf_status st = open_text(t, dir, err);
+    if (st == MF_OK)
+        *out = t;
+    else
+        mf_text_close(t);
+    return st;
+}
+
+void mf_text_close(mf_text *t) {
+    if (!t) return;
+    mf__chat_close(&t->chat);
+    mf__tokenizer_free(t->tok);
+    free(t);
+}
+
+mf_status mf_text_encode(const mf_text *t, const char *utf8, size_t size, bool special, int32_t *ids, size_t max,
+                         size_t *n, mf_error *err) {
+    int32_t *all;
+    if (!t || !n || (size && !utf8) || (max && !ids))
+        return mf__fail(err, MF_E_INVALID, "mf_text_encode: an argument is NULL");
+    MF__TRY(mf__tokenizer_encode(t->tok, utf8 ? utf8 : "", size, special, &all, n, err));
+    size_t fits = *n < max ? *n : max;
+    if (fits) memcpy(ids, all, fits * sizeof *ids);
+    free(all);
+    return MF_OK;
+}
+
+/* Copies what fits; frees from. */
+static size_t hand_over(mf__strbuf *from, char *utf8, size_t max) {
+    size_t n = from->size, fits = n < max ? n : max;
+    if (fits) memcpy(utf8, from->data, fits);
+    mf__strbuf_free(from);
+    return n;
+}
+
+static mf_status decode(mf__detok *d, const int32_t *ids, size_t n_ids, bool ends, mf__strbuf *out, mf_error *err) {
+    for (size_t i = 0; i < n_ids; i++) MF__TRY(mf__detok_push(d, ids[i], out, err));
+    return ends ? mf__detok_flush(d, out, err) : MF_OK;
+}
+
+mf_status mf_text_decode(const mf_text *t, mf_text_stream *stream, const int32_t *ids, size_t n_ids, char *utf8,
+                         size_t max, size_t *n, mf_error *err) {
+    mf__strbuf out = {0};
+    mf__detok d;
+    if (!t || !n || (n_ids && !ids) || (max && !utf8))
+        return mf__fail(err, MF_E_INVALID, "mf_text_decode: an argument is NULL");
+    mf__detok_init(&d, t->tok);
+    _Static_assert(sizeof d.held == sizeof stream->held, "a stream holds what a detokenizer does");
+    if (stream) {
+        if (stream->n_held < 0 || stream->n_held > (int)sizeof d.held)
+            return mf__fail(err, MF_E_INVALID, "mf_text_decode: the stream holds %d bytes; begin it as {0}",
+                            stream->n_held);
+        memcpy(d.held, stream->held, sizeof d.held);
+        d.n_held = stream->n_held;
+    }
+    mf_status st = decode(&d, ids, n_ids, !stream || !n_ids, &out, err);
+    if (st != MF_OK) {
+        mf__strbuf_free(&out);
+        return st;
+    }
+    *n = hand_over(&out, utf8, max);
+    if (stream && *n <= max) {
+        memcpy(stream->held, d.held, sizeof d.held);
+        stream->n_held = d.n_held;
+    }
+    return MF_OK;
+}
+
+mf_status mf_text_chat(const mf_text *t, const char *request, size_t size, char *utf8, size_t max, size_t *n,
+                       mf_error *err) {
+    mf__strbuf out = {0};
+    if (!t || !request || !n || (max && !utf8)) return mf__fail(err, MF_E_INVALID, "mf_text_chat: an argument is NULL");
+    if (!t->chat.jinja)
+        return mf__fail(err, MF_E_NOT_FOUND,
+                        "the model has no chat template: neither chat_template.jinja nor chat_template in "
+                        "tokenizer_config.json");
+    mf_status st = mf__chat_render_json(&t->chat, request, size, &out, err);
+    if (st == MF_OK)
+        *n = hand_over(&out, utf8, max);
+    else
+        mf__strbuf_free(&out);
+    return st;
+}
