@@ -1,10 +1,12 @@
-/* moeflux inspect: what a checkpoint or a model directory holds, what running it needs, and what stands in the way. */
+/* moeflux inspect: what a checkpoint or a model directory holds, what running it needs, and what stands in the way.
+ * Also what the machine has (inspect_cpu.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "app.h"
 #include "convert/survey.h"
+#include "inspect_cpu.h"
 #include "options.h"
 
 /* ---- hyper-parameters ------------------------------------------------------------------------------------------ */
@@ -150,30 +152,10 @@ static mf_status print_graphs(const mf__survey *m, mf_error *err) {
     return print_graph("", m->bp.tail, err);
 }
 
-int cmd_inspect(int argc, char **argv) {
-    bool graphs = false;
-    opt_def defs[] = {
-        {.name = "graph",
-         .kind = OPT_FLAG,
-         .value = &graphs,
-         .help = "also list the operations of every kind of layer"},
-    };
-    opt_spec spec = {
-        .usage = "inspect DIR [options]",
-        .about = "Says what the checkpoint or model in DIR is made of, how large its parts are, how much memory it\n"
-                 "wants, and what about it is wrong or not supported. Exit code 1 when anything is.",
-        .defs = defs,
-        .n_defs = MF__COUNT(defs),
-        .min_words = 1,
-        .max_words = 1,
-        .examples = "  moeflux inspect models/stories-moe\n  moeflux inspect models/stories-moe --graph\n",
-    };
-    const char *words[OPT_MAX_WORDS];
-    opt_result r = opt_parse(&spec, argc, argv, words);
-    if (r != OPT_DONE) return opt_exit(r);
+static int inspect_model(const char *dir, bool graphs) {
     mf__survey s;
     mf_error err;
-    mf_status st = mf__survey_make(words[0], &s, &err);
+    mf_status st = mf__survey_make(dir, &s, &err);
     if (st != MF_OK) return app_fail(&err);
     if (s.known) {
         print_config(&s);
@@ -183,4 +165,41 @@ int cmd_inspect(int argc, char **argv) {
     int code = st == MF_OK ? print_problems(&s) : app_fail(&err);
     mf__survey_free(&s);
     return code;
+}
+
+int cmd_inspect(int argc, char **argv) {
+    bool graphs = false, cpu = false;
+    opt_def defs[] = {
+        {.name = "graph",
+         .kind = OPT_FLAG,
+         .value = &graphs,
+         .help = "also list the operations of every kind of layer"},
+        {.name = "cpu",
+         .kind = OPT_FLAG,
+         .value = &cpu,
+         .help = "what this machine's processor and memory are, and which kernels it gets"},
+    };
+    opt_spec spec = {
+        .usage = "inspect [DIR] [options]",
+        .about = "Says what the checkpoint or model in DIR is made of, how large its parts are, how much memory it\n"
+                 "wants, and what about it is wrong or not supported. Exit code 1 when anything is. DIR may be left\n"
+                 "out with --cpu.",
+        .defs = defs,
+        .n_defs = MF__COUNT(defs),
+        .min_words = 0,
+        .max_words = 1,
+        .examples = "  moeflux inspect models/stories-moe\n  moeflux inspect models/stories-moe --graph\n"
+                    "  moeflux inspect --cpu\n",
+    };
+    const char *words[OPT_MAX_WORDS] = {NULL};
+    mf_error err;
+    opt_result r = opt_parse(&spec, argc, argv, words);
+    if (r != OPT_DONE) return opt_exit(r);
+    if (!words[0] && !cpu) {
+        app_say("inspect what? 1 argument is missing: DIR, or --cpu. Help: moeflux inspect --help");
+        return APP_USAGE;
+    }
+    if (cpu && inspect_cpu(&err) != MF_OK) return app_fail(&err);
+    if (cpu && words[0]) printf("\n");
+    return words[0] ? inspect_model(words[0], graphs) : APP_OK;
 }

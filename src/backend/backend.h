@@ -87,14 +87,30 @@ struct mf__backend {
 /* Makers, one per backend. The pool is borrowed. */
 mf_status mf__backend_ref_create(mf__pool *pool, mf__backend **out, mf_error *err);
 
-/* Instruction sets of the cpu backend. avx2: with FMA and F16C; avx512: F, BW, DQ, VL, VBMI and VNNI. */
-typedef enum mf__cpu_level { MF_CPU_BEST, MF_CPU_SCALAR, MF_CPU_AVX2, MF_CPU_AVX512, MF_CPU_NEON } mf__cpu_level;
+/* Instruction sets of the cpu backend, of each kind of processor the better ones later. avx2: with FMA and F16C;
+ * avx512: F, BW, DQ, VL, VBMI and VNNI; dotprod: NEON with dot products; i8mm: and with those of mixed signs. */
+typedef enum mf__cpu_level {
+    MF_CPU_BEST,
+    MF_CPU_SCALAR,
+    MF_CPU_AVX2,
+    MF_CPU_AVX512,
+    MF_CPU_NEON,
+    MF_CPU_DOTPROD,
+    MF_CPU_I8MM,
+    MF_CPU_LEVELS
+} mf__cpu_level;
 
 const char *mf__cpu_level_name(mf__cpu_level level);
 bool mf__cpu_level_available(mf__cpu_level level); /* in this build and on this machine */
+mf__cpu_level mf__cpu_level_best(void);
+
+/* Kernels come in families, and a level may have the kernels of an earlier one for some of them: the name of the
+ * instruction set that each family is compiled for. */
+typedef enum mf__cpu_family { MF_CPU_INT8, MF_CPU_F32, MF_CPU_ROWWISE, MF_CPU_FAMILIES } mf__cpu_family;
+void mf__cpu_level_families(mf__cpu_level level, const char *sets[MF_CPU_FAMILIES]);
 
 typedef struct mf__cpu_options {
-    mf__cpu_level level; /* BEST: the last one available */
+    mf__cpu_level level; /* BEST: mf__cpu_level_best */
     bool exact;          /* f32 activations in every product; otherwise int8 with affine weights */
 } mf__cpu_options;
 

@@ -55,6 +55,7 @@ wrong "chunk" "a whole number from 1 to 8192" "$moeflux" check a b --chunk 9000
 wrong "flag with a value" "--raw takes no value" "$moeflux" run --raw=yes
 wrong "too many words" "one argument too many" "$moeflux" run one two
 wrong "too few words" "2 arguments are missing" "$moeflux" convert
+wrong "inspect nothing" "1 argument is missing: DIR, or --cpu" "$moeflux" inspect
 wrong "one too few" "1 argument is missing" "$moeflux" convert somewhere
 wrong "bits" "keep, 2, 3, 4, 5, 6 or 8" "$moeflux" convert a b --bits 7
 wrong "group" "32, 64 or 128" "$moeflux" convert a b --group 48

@@ -77,7 +77,7 @@ typedef struct mf__cpu_delta {
 } mf__cpu_delta;
 
 typedef struct mf__cpu_kernels {
-    const char *name;
+    const char *sets[MF_CPU_FAMILIES]; /* that each family was compiled for */
     int lanes, tile_rows;
 
     /* product_int8.inc.h */
@@ -120,6 +120,8 @@ MF_CPU_FILL(scalar)
 MF_CPU_FILL(avx2)
 MF_CPU_FILL(avx512)
 MF_CPU_FILL(neon)
+void mf__cpu_int8_dotprod(mf__cpu_kernels *k);
+void mf__cpu_int8_i8mm(mf__cpu_kernels *k);
 #undef MF_CPU_FILL
 
 /* dispatch.c: the table of a level that mf__cpu_level_available. */

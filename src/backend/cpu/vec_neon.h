@@ -1,4 +1,5 @@
-/* The vector vocabulary on NEON with dot products. */
+/* The vector vocabulary on NEON. Integer products are compiled three times: as they are on any such processor, with
+ * VEC_DOTPROD and with VEC_I8MM. */
 #ifndef MF_CPU_VEC_H
 #define MF_CPU_VEC_H
 
@@ -6,18 +7,39 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(VEC_I8MM)
+#define SET(name) name##_i8mm
+#elif defined(VEC_DOTPROD)
+#define SET(name) name##_dotprod
+#else
 #define SET(name) name##_neon
+#endif
 #define WIDTH 4
 #define TILE 8
 
 #include "backend/cpu/vec.h"
 
-/* The instruction wants both sides signed. Full bytes are w = (w - 128) + 128, and 128 * sum x is a second product. */
+/* acc + the sums of four products each of signed bytes. Two products of 128 * 127 fit in 16 bits. */
+static inline int32x4_t dot4_signed(int32x4_t acc, int8x16_t w, int8x16_t x) {
+#if defined(VEC_DOTPROD)
+    return vdotq_s32(acc, w, x);
+#else
+    int16x8_t pairs = vpaddq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)), vmull_high_s8(w, x));
+    return vpadalq_s16(acc, pairs);
+#endif
+}
+
+/* Without mixed signs, full bytes are w = (w - 128) + 128, and 128 * sum x is a second product. */
 static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
-    if (bits < 8) return (vi)vdotq_s32((int32x4_t)acc, (int8x16_t)w, (int8x16_t)x);
-    int32x4_t low = vdotq_s32((int32x4_t)acc, (int8x16_t)(w ^ 128), (int8x16_t)x);
-    int32x4_t sums = vdotq_s32(vdupq_n_s32(0), vdupq_n_s8(1), (int8x16_t)x);
+#if defined(VEC_I8MM)
+    (void)bits;
+    return (vi)vusdotq_s32((int32x4_t)acc, (uint8x16_t)w, (int8x16_t)x);
+#else
+    if (bits < 8) return (vi)dot4_signed((int32x4_t)acc, (int8x16_t)w, (int8x16_t)x);
+    int32x4_t low = dot4_signed((int32x4_t)acc, (int8x16_t)(w ^ 128), (int8x16_t)x);
+    int32x4_t sums = vpaddlq_s16(vpaddlq_s8((int8x16_t)x));
     return (vi)vaddq_s32(low, vshlq_n_s32(sums, 7));
+#endif
 }
 
 static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
