@@ -99,6 +99,13 @@ typedef enum mf_io { MF_IO_AUTO, MF_IO_MMAP, MF_IO_PREAD, MF_IO_URING } mf_io;
 
 typedef enum mf_switch { MF_SWITCH_AUTO, MF_SWITCH_ON, MF_SWITCH_OFF } mf_switch;
 
+/* Told which experts the tokens of a pass go to, layer by layer, as they are evaluated. ids is [n_rows][top_k] and
+ * valid during the call only; no function of this header may be called from it. */
+typedef struct mf_route_sink {
+    void (*fn)(void *user, int layer, const int32_t *ids, int n_rows, int top_k); /* NULL: nobody asks */
+    void *user;
+} mf_route_sink;
+
 typedef struct mf_model_options {
     const char *backend; /* "auto" (NULL): the fastest that can run the model; "cpu", "ref" */
     bool exact;          /* activations stay f32; otherwise products with quantized weights round them to 8 bits */
@@ -116,6 +123,7 @@ typedef struct mf_model_options {
      * is logged as a warning, and mf_model_info tells both numbers. */
     int experts_per_token;
     mf_log_sink log;
+    mf_route_sink routes;
     /* The prompt cache, used by mf_prompt. */
     int64_t prompt_cache_ram; /* bytes of states kept in memory; 0: none */
     const char
@@ -142,6 +150,8 @@ typedef struct mf_model_info {
     int32_t eos[MF_MAX_EOS]; /* token ids that end an answer */
     int64_t trunk_bytes;     /* resident weights */
     int64_t expert_bytes;    /* all routed experts */
+    int64_t token_bytes;     /* weights that one decoded token touches: a row of the embedding, its experts, the rest */
+    int32_t n_expert_layers; /* layers that have routed experts */
     int64_t kv_bytes_per_token;
     int64_t state_bytes; /* recurrent state of one session */
 } mf_model_info;
@@ -335,6 +345,8 @@ typedef struct mf_stats {
     const char *io, *policy; /* "mmap", "pread", "uring"; "mix", ... */
     bool direct;
     int64_t ceiling;     /* bytes/s the drive was measured at; 0: not measured */
+    int64_t read_bytes;  /* of one read at most */
+    int32_t read_depth;  /* reads under way at most */
     int64_t budget;      /* bytes for experts now; 0: no limit (mapped) */
     int64_t cache_bytes; /* experts in memory */
 } mf_stats;

@@ -51,11 +51,13 @@ typedef struct app_model_options {
     opt_list experts_dirs;
     int64_t prompt_cache_ram, prompt_cache_disk;
     const char *prompt_cache_dir;
+    const char *log_routing, *record_routes; /* files; see routes.h */
     bool exact;
     bool verbose;
 } app_model_options;
 
-mf_log_sink app_log(bool verbose); /* warnings and errors, and information when verbose */
+extern const char *const app_io_names[]; /* in the order of mf_io */
+mf_log_sink app_log(bool verbose);       /* warnings and errors, and information when verbose */
 mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err);
 void app_session_options(const app_model_options *opt, mf_session_options *out); /* interrupts stop it */
 /* A file of the user's in $XDG_<KIND>_HOME/moeflux or, below $HOME, in fallback/moeflux; malloc'd. NULL when the

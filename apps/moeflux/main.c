@@ -5,6 +5,7 @@
 
 #include "app.h"
 #include "options.h"
+#include "routes.h"
 
 static const app_command COMMANDS[] = {
     {"run", cmd_run, "continue a text or answer a request"},
@@ -80,5 +81,5 @@ static int dispatch(int argc, char **argv) {
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN); /* a reader that goes away must not stop a command half-way: writes fail instead */
     signal(SIGXFSZ, SIG_IGN); /* and so does a file that may not grow further */
-    return app_finish_output(dispatch(argc, argv));
+    return app_finish_output(routing_finish(dispatch(argc, argv)));
 }

@@ -6,12 +6,13 @@
 #include "app.h"
 #include "base/file.h"
 #include "options.h"
+#include "routes.h"
 
+const char *const app_io_names[] = {"auto", "mmap", "pread", "uring", NULL};
 static const char *const policies[] = {"mix", "lfu", "lru", NULL};
 
 int app_model_rows(void *model_options, opt_def *rows) {
-    static const char *const io[] = {"auto", "mmap", "pread", "uring", NULL}; /* in the order of mf_io */
-    static const char *const switches[] = {"auto", "on", "off", NULL};        /* of mf_switch */
+    static const char *const switches[] = {"auto", "on", "off", NULL}; /* in the order of mf_switch */
     app_model_options *m = model_options;
     const opt_def all[] = {
         {.name = "backend",
@@ -50,7 +51,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .kind = OPT_CHOICE,
          .value = &m->io,
          .arg = "HOW",
-         .choices = io,
+         .choices = app_io_names,
          .help = "how experts are read: auto (default), mmap, pread or uring"},
         {.name = "direct",
          .kind = OPT_CHOICE,
@@ -92,6 +93,11 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .value = &m->prompt_cache_disk,
          .arg = "SIZE",
          .help = "most bytes in --cache-dir for this model (default 8G)"},
+        {.name = "log-routing",
+         .kind = OPT_STRING,
+         .value = &m->log_routing,
+         .arg = "FILE",
+         .help = "write there how many tokens went to which expert, layer by layer, as JSON lines"},
         {.name = "verbose", .kind = OPT_FLAG, .value = &m->verbose, .help = "say what is going on (also -v)"},
     };
     memcpy(rows, all, sizeof all);
@@ -146,9 +152,11 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mo.log = app_log(opt->verbose);
     *out = NULL;
     MF__TRY(refuse_checkpoint(dir, err));
+    MF__TRY(routing_start(opt, &mo.routes, err));
     char *cache = app_user_path("XDG_CACHE_HOME", ".cache", ""); /* speeds of drives */
     mo.cache_dir = cache;
     mf_status st = mf_model_open(dir, &mo, out, err);
+    if (st == MF_OK) routing_model(mf_model_info_get(*out));
     free(cache);
     return st;
 }

@@ -186,6 +186,12 @@ static const opt_def *find(const opt_spec *spec, const char *name, size_t n) {
     return NULL;
 }
 
+static bool is_choice(const opt_def *d, const char *text) {
+    for (int i = 0; d->choices[i]; i++)
+        if (!strcmp(text, d->choices[i])) return true;
+    return false;
+}
+
 /* One argument that begins with "--", at argv[*i]; may take the next one too. */
 static opt_result long_option(const opt_spec *spec, int argc, char **argv, int *i) {
     const char *name = argv[*i] + 2, *equals = strchr(name, '=');
@@ -208,6 +214,10 @@ static opt_result long_option(const opt_spec *spec, int argc, char **argv, int *
         return set_value(d, NULL);
     }
     if (equals) return set_value(d, equals + 1);
+    if (d->alone && (*i + 1 >= argc || !is_choice(d, argv[*i + 1]))) {
+        *d->alone = true;
+        return OPT_DONE;
+    }
     if (*i + 1 >= argc) {
         app_say("--%s needs a value: --%s %s", d->name, d->name, d->arg ? d->arg : "VALUE");
         return OPT_BAD;
@@ -237,7 +247,11 @@ static int flatten(const opt_spec *spec, opt_def rows[OPT_MAX_ROWS]) {
             count = from->group(from->value, of_group);
             from = of_group;
         }
-        for (int k = 0; k < count && n < OPT_MAX_ROWS; k++) rows[n++] = from[k];
+        for (int k = 0; k < count && n < OPT_MAX_ROWS; k++) {
+            int same = 0;
+            while (same < n && strcmp(rows[same].name, from[k].name)) same++;
+            if (same == n) rows[n++] = from[k];
+        }
     }
     return n;
 }

@@ -14,7 +14,7 @@ typedef enum opt_kind {
     OPT_SIZE,   /* int64_t bytes, written 6G, 512M, 1.5T or 123456 */
     OPT_CHOICE, /* int: the place of the word in `choices` */
     OPT_LIST,   /* opt_list: the option may be given several times */
-    OPT_GROUP,  /* stands for the rows that `group` makes for value */
+    OPT_GROUP,  /* stands for the rows that `group` makes for value, but for names that earlier rows have */
 } opt_kind;
 
 typedef struct opt_def {
@@ -26,6 +26,7 @@ typedef struct opt_def {
     double min, max;
     bool *given;                                     /* set to true when the option is there; may be NULL */
     const char *const *choices;                      /* OPT_CHOICE: words, NULL ends */
+    bool *alone;                                     /* OPT_CHOICE: set when no such word follows; NULL: one must */
     int (*group)(void *value, struct opt_def *rows); /* fills rows, returns how many */
 } opt_def;
 

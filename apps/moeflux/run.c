@@ -185,6 +185,11 @@ int cmd_run(int argc, char **argv) {
          .help = "log-probabilities of the N likeliest tokens, as JSON on standard error",
          .min = 1,
          .max = MAX_LOGPROBS},
+        {.name = "record-routes",
+         .kind = OPT_STRING,
+         .value = &opt.model.record_routes,
+         .arg = "FILE",
+         .help = "write there which experts every token went to (bench --trace FILE replays it)"},
         SAMPLING_ROWS(opt.sampling),
         OPT_MODEL_ROWS(opt.model),
     };

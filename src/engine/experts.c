@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/probe.h"
+#include "engine/experts.h"
 #include "engine/internal.h"
 
 /* Left for the program itself: code, tables, threads' stacks. */
@@ -96,21 +97,22 @@ mf_status mf__model_open_store(mf_model *m, const mf_model_options *opt, mf_erro
         return mf__fail(err, MF_E_INVALID, "%d experts directories, expected 0 to 16", opt->n_experts_dirs);
     MF__TRY(find_files(m, opt, &files, err));
     MF__TRY(expert_budget(m, opt, &budget, err));
-    mf__store_config sc = {.n_layers = c->n_layers,
-                           .n_dirs = opt->n_experts_dirs + 1,
-                           .files = files,
-                           .n_experts = c->moe.n_experts,
-                           .stride = m->layout.stride,
-                           .bytes = m->layout.bytes,
-                           .budget = budget,
-                           .io = opt->io,
-                           .direct = opt->direct,
-                           .prefetch = opt->prefetch,
-                           .n_io_threads = opt->n_io_threads,
-                           .policy = opt->policy,
-                           .cache_dir = opt->cache_dir,
-                           .log = m->log};
-    MF__TRY(mf__store_open(&sc, &m->store, err));
+    m->store_config = (mf__store_config){.n_layers = c->n_layers,
+                                         .n_dirs = opt->n_experts_dirs + 1,
+                                         .files = files,
+                                         .n_experts = c->moe.n_experts,
+                                         .stride = m->layout.stride,
+                                         .bytes = m->layout.bytes,
+                                         .budget = budget,
+                                         .io = opt->io,
+                                         .direct = opt->direct,
+                                         .prefetch = opt->prefetch,
+                                         .n_io_threads = opt->n_io_threads,
+                                         .policy = opt->policy,
+                                         .cache_dir = opt->cache_dir,
+                                         .log = m->log};
+    MF__TRY(mf__store_open(&m->store_config, &m->store, err));
+    m->store_config.policy = m->store_config.cache_dir = NULL; /* the caller's */
     return mf__turn_create(m->store, &m->turn, err);
 }
 
@@ -129,4 +131,14 @@ void mf__model_release(mf_model *m, int64_t bytes, void *mem) {
     if (!mem) return;
     m->be->release(m->be, mem);
     mf__store_lend(m->store, -bytes, NULL);
+}
+
+/* ---- for measuring ---------------------------------------------------------------------------------------------- */
+
+mf__store *mf__model_store(mf_model *m) {
+    return m->store;
+}
+
+mf__store_config mf__model_store_config(const mf_model *m) {
+    return m->store_config;
 }

@@ -12,7 +12,6 @@ typedef struct run {
     const mf__tensor *weights;
     int32_t n_rows;
     int32_t hidden_row; /* HIDDEN is bound from this row on */
-    bool from_mid;      /* HIDDEN is bound to H_MID instead */
     int32_t n_segs;     /* the first n_segs of the workspace; 0 for graphs without state */
     const mf__bank *bank;
 } run;
@@ -25,7 +24,7 @@ static mf_status submit(mf_model *m, const run *r, mf_error *err) {
     for (int b = 0; b < r->g->n_bufs; b++) {
         mf__port port = r->g->bufs[b].port;
         if (port == MF_PORT_NONE) continue;
-        addr[b] = ws->ports[port == MF_PORT_HIDDEN && r->from_mid ? MF_PORT_H_MID : port];
+        addr[b] = ws->ports[port];
         if (port == MF_PORT_HIDDEN) addr[b] = (float *)addr[b] + (int64_t)r->hidden_row * ws->port_cols[port];
     }
     mf__binding binding = {.n_rows = r->n_rows,
@@ -72,12 +71,11 @@ static int collect_wanted(mf_model *m, int32_t n_rows) {
 
 /* Tells the store which experts a layer that follows may want: its router, applied to the residual as it is now. Only
  * reads depend on it, never results. */
-static mf_status look_ahead(mf_model *m, int layer, bool from_mid, int32_t n, mf_error *err) {
+static mf_status look_ahead(mf_model *m, int layer, int32_t n, mf_error *err) {
     int64_t id_bytes = (int64_t)n * m->bp.config.moe.top_k * (int64_t)sizeof(int32_t);
     if (layer >= m->info.n_layers || !m->ahead[layer] || !mf__store_wants_hints(m->store, MF_PREDICT_ROUTER))
         return MF_OK;
-    run r = {
-        .g = m->bp.kinds[m->bp.kind_of[layer]].ahead, .weights = m->ahead[layer], .n_rows = n, .from_mid = from_mid};
+    run r = {.g = m->bp.kinds[m->bp.kind_of[layer]].ahead, .weights = m->ahead[layer], .n_rows = n};
     MF__TRY(submit(m, &r, err));
     MF__TRY(m->be->download(m->be, m->ws.route_ids, m->ws.ports[MF_PORT_AHEAD_IDS], id_bytes, err));
     mf__store_hint(m->store, MF_PREDICT_ROUTER, layer, m->ws.wanted, collect_wanted(m, n));
@@ -106,6 +104,7 @@ static mf_status run_moe(mf_model *m, int layer, int32_t n, mf_error *err) {
     mf__weight_set *w = m->layers[layer];
     int64_t id_bytes = (int64_t)n * m->bp.config.moe.top_k * (int64_t)sizeof(int32_t);
     MF__TRY(m->be->download(m->be, m->ws.route_ids, m->ws.ports[MF_PORT_ROUTE_IDS], id_bytes, err));
+    if (m->routes.fn) m->routes.fn(m->routes.user, layer, m->ws.route_ids, n, m->bp.config.moe.top_k);
     int n_wanted = collect_wanted(m, n);
     MF__TRY(mf__turn_begin(m->turn, layer, m->ws.wanted, m->ws.counts, n_wanted, n, err)); /* reads start here ... */
     mf_status st = k->shared ? submit(m, &(run){.g = k->shared, .weights = w[1], .n_rows = n}, err) : MF_OK;
@@ -113,7 +112,7 @@ static mf_status run_moe(mf_model *m, int layer, int32_t n, mf_error *err) {
     mf__turn_end(m->turn);
     MF__TRY(st);
     MF__TRY(submit(m, &(run){.g = k->combine, .weights = w[3], .n_rows = n}, err));
-    return look_ahead(m, layer + 1, false, n, err);
+    return look_ahead(m, layer + 1, n, err);
 }
 
 /* The rows of the pass as segments, with the states of one layer. */

@@ -47,12 +47,14 @@ typedef struct mf__workspace {
 struct mf_model {
     mf_model_info info;
     mf_log_sink log;
+    mf_route_sink routes;
     mf__arena arena; /* names, weight sets, vectors as F32 */
     mf__native native;
     mf__blueprint bp;
     mf__expert_layout layout;
     mf__pool *pool;
     mf__backend *be;
+    mf__store_config store_config; /* as the store was opened; its files live in the arena */
     mf__store *store;
     mf__turn *turn; /* the one whose turn it is; under lock */
     mf__weight_set embed, tail;

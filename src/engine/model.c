@@ -89,6 +89,26 @@ static mf_status place_state(mf_model *m, mf_error *err) {
     return MF_OK;
 }
 
+static int64_t set_bytes(const mf__graph *g, mf__weight_set weights) {
+    int64_t bytes = 0;
+    for (int i = 0; g && i < g->n_weights; i++) bytes += mf__tensor_bytes(&weights[i]);
+    return bytes;
+}
+
+/* What one decoded token touches: of the embedding one row, of the experts those it goes to, all else whole. */
+static int64_t token_bytes(const mf_model *m) {
+    const mf__tensor *embed = &m->embed[0];
+    int64_t bytes = set_bytes(m->bp.embed, m->embed) - mf__tensor_bytes(embed);
+    bytes += mf__tensor_bytes(embed) / (embed->n_planes * embed->n_rows) + set_bytes(m->bp.tail, m->tail);
+    for (int32_t l = 0; l < m->bp.config.n_layers; l++) {
+        const mf__graph *graphs[MF_LAYER_GRAPHS];
+        mf__layer_graphs(&m->bp.kinds[m->bp.kind_of[l]], graphs);
+        for (int i = 0; i < MF_LAYER_GRAPHS; i++) bytes += set_bytes(graphs[i], m->layers[l][i]);
+        if (m->bp.kinds[m->bp.kind_of[l]].experts) bytes += m->bp.config.moe.top_k * m->layout.bytes;
+    }
+    return bytes;
+}
+
 static mf_status fill_info(mf_model *m, mf_error *err) {
     const mf__config *c = &m->bp.config;
     const char *slash = strrchr(m->native.dir, '/');
@@ -112,8 +132,10 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
     for (int32_t l = 0; l < c->n_layers; l++) {
         const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[l]];
         if (k->experts) m->info.expert_bytes += c->moe.n_experts * m->layout.bytes;
+        m->info.n_expert_layers += k->experts != NULL;
         m->info.kv_bytes_per_token += ((int64_t)k->k_cols + k->v_cols) * (int64_t)sizeof(float);
     }
+    m->info.token_bytes = token_bytes(m);
     m->info.state_bytes = m->recurrent_floats * (int64_t)sizeof(float);
     return MF_OK;
 }
@@ -121,6 +143,7 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
 static mf_status open_model(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err) {
     mf__config config;
     m->log = opt->log;
+    m->routes = opt->routes;
     if (pthread_mutex_init(&m->lock, NULL)) return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
     m->lock_made = true;
     MF__TRY(open_pool(m, opt, err));

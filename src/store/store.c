@@ -230,6 +230,8 @@ void mf__store_stats_get(mf__store *s, mf_stats *out) {
     out->policy = s->ranking.policy->name;
     out->direct = s->direct;
     out->ceiling = s->ceiling;
+    out->read_bytes = s->piece_bytes;
+    out->read_depth = s->depth;
     out->budget = s->budget ? s->budget - s->lent : 0;
     for (int i = 0; i < s->n_slots; i++) out->cache_bytes += s->slots[i].state == MF_SLOT_READY ? s->bytes : 0;
     if (s->in_flight[0] + s->in_flight[1]) out->busy_ns += mf__now_ns() - s->busy_since_ns;

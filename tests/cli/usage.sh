@@ -17,13 +17,13 @@ helps() { # NAME TEXT COMMAND...
 helps "help" "commands:" "$moeflux" help
 helps "--help" "commands:" "$moeflux" --help
 helps "--version" "moeflux 0." "$moeflux" --version
-for command in run chat convert inspect check eval tokenize template; do
+for command in run chat convert inspect check eval bench tokenize template; do
     helps "$command --help" "examples:" "$moeflux" $command --help
     helps "help $command" "usage: moeflux $command" "$moeflux" help $command
 done
 
-for command in run chat check eval; do
-    for option in --backend --threads --ram --io --direct --prefetch --policy --experts-dir --ctx --chunk --cache-dir; do
+for command in run chat check eval bench; do
+    for option in --backend --threads --ram --io --direct --prefetch --policy --experts-dir --ctx --chunk --cache-dir --log-routing; do
         helps "$command has $option" "  $option " "$moeflux" $command --help
     done
 done
@@ -50,6 +50,7 @@ wrong "size with a tail" "--ram is \"6Gx\"" "$moeflux" run --ram 6Gx
 wrong "no size" "--ram is \"0\"" "$moeflux" run --ram 0
 wrong "choice" "expected auto, mmap, pread or uring" "$moeflux" run --io teleport
 wrong "switch" "expected auto, on or off" "$moeflux" eval some --prefetch maybe
+wrong "io on bench" "expected auto, mmap, pread or uring" "$moeflux" bench some --io=teleport
 wrong "policy" "expected mix, lfu or lru" "$moeflux" run --policy fifo
 wrong "chunk" "a whole number from 1 to 8192" "$moeflux" check a b --chunk 9000
 wrong "flag with a value" "--raw takes no value" "$moeflux" run --raw=yes

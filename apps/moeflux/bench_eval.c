@@ -1,0 +1,277 @@
+/* moeflux bench: prefill and decode, next to what memory and drive would allow.
+ *
+ * Prompts and tokens are pseudo-random ids. Memory and drive are measured before every run, with as many threads and
+ * through the same I/O engines, so that a noisy machine disturbs both sides. A token needs at least its weights from
+ * memory, and what is not there from the drive: the floors. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "engine/experts.h"
+
+#define DISK_SECONDS 0.25
+#define COLD_SHARE 0.02 /* of the files that may still be in the page cache of a cold run */
+
+/* One half of a run: all prompts, or all decoded tokens. Sums over the runs that count. */
+typedef struct phase {
+    int64_t n_tokens; /* of one run */
+    series speed;
+    double seconds, cold_speed;
+    int64_t wanted, hits, bytes_read, stall_ns, busy_ns;
+} phase;
+
+typedef struct bench {
+    const bench_options *opt;
+    const mf_model_info *info;
+    mf_model *model;
+    mf_session *session;
+    memory_reader *memory;
+    expert_reader *disk;
+    int64_t borrowed; /* from the experts' memory, for the two above */
+    int32_t *ids;
+    int64_t n_ids;
+    float *logits;
+    int threads;
+    double still_cached, open_s;
+    series memory_gb_s, disk_gb_s;
+    phase prefill, decode;
+    mf_stats stats; /* of the last decode */
+} bench;
+
+/* ---- running ---------------------------------------------------------------------------------------------------- */
+
+static void count(bench *b, phase *p, double seconds, int run) {
+    mf_stats *s = &b->stats;
+    mf_model_stats_get(b->model, s);
+    if (run == 0) {
+        p->cold_speed = (double)p->n_tokens / seconds;
+        return;
+    }
+    series_add(&p->speed, (double)p->n_tokens / seconds);
+    p->seconds += seconds;
+    p->wanted += s->wanted;
+    p->hits += s->hits;
+    p->bytes_read += s->bytes_read + s->bytes_prefetched;
+    p->stall_ns += s->stall_ns;
+    p->busy_ns += s->busy_ns;
+}
+
+static mf_status run_prefill(bench *b, int run, mf_error *err) {
+    if (!b->prefill.n_tokens) return MF_OK;
+    mf_model_stats_reset(b->model);
+    double began = app_seconds();
+    MF__TRY(
+        mf_eval_prompt(b->session, b->ids, (size_t)b->prefill.n_tokens, 0, b->logits, (size_t)b->info->n_vocab, err));
+    count(b, &b->prefill, app_seconds() - began, run);
+    return MF_OK;
+}
+
+static mf_status run_decode(bench *b, int run, mf_error *err) {
+    if (!b->decode.n_tokens) return MF_OK;
+    mf_model_stats_reset(b->model);
+    double began = app_seconds();
+    for (int64_t i = 0; i < b->decode.n_tokens; i++)
+        MF__TRY(mf_eval_token(b->session, b->ids[(i + 7919 * run) % b->n_ids], mf_memory_length(b->session), b->logits,
+                              (size_t)b->info->n_vocab, err));
+    count(b, &b->decode, app_seconds() - began, run);
+    return MF_OK;
+}
+
+/* Run 0 is the cold one: it does not count. */
+static mf_status one_run(bench *b, int run, mf_error *err) {
+    double gb_s;
+    if (run > 0) {
+        MF__TRY(memory_reader_run(b->memory, &gb_s, err));
+        series_add(&b->memory_gb_s, gb_s);
+        MF__TRY(expert_reader_run(b->disk, DISK_SECONDS, &gb_s, NULL, err));
+        series_add(&b->disk_gb_s, gb_s);
+    }
+    mf_memory_clear(b->session);
+    MF__TRY(run_prefill(b, run, err));
+    return run_decode(b, run, err);
+}
+
+/* What measures memory and drive takes its memory from the experts': the budget holds for all of the program. */
+static mf_status open_readers(bench *b, mf_error *err) {
+    MF__TRY(memory_reader_open(b->threads, &b->memory, err));
+    MF__TRY(expert_reader_open(b->model, MF_IO_AUTO, MF_SWITCH_ON, &b->disk, err));
+    int64_t bytes = memory_reader_bytes() + expert_reader_bytes(b->disk);
+    double gb_s;
+    if (mf__store_lend(mf__model_store(b->model), bytes, NULL) == MF_OK) b->borrowed = bytes;
+    return expert_reader_run(b->disk, DISK_SECONDS / 5, &gb_s, NULL,
+                             err); /* its memory is touched for the first time */
+}
+
+/* ---- results ---------------------------------------------------------------------------------------------------- */
+
+static double ratio(double a, double b) {
+    return b > 0 ? a / b : 0;
+}
+
+/* Seconds that a decoded token takes at least. */
+static double memory_floor(bench *b) {
+    return ratio((double)b->info->token_bytes, series_median(&b->memory_gb_s) * 1e9);
+}
+
+static double read_per_token(const phase *p) {
+    return ratio((double)p->bytes_read, (double)(p->n_tokens * p->speed.n));
+}
+
+static double disk_floor(bench *b, const phase *p) {
+    return ratio(read_per_token(p), series_median(&b->disk_gb_s) * 1e9);
+}
+
+/* The share of the time with reads under way in which compute did not wait. */
+static double overlap(const phase *p) {
+    return p->busy_ns > p->stall_ns ? 1 - (double)p->stall_ns / (double)p->busy_ns : 0;
+}
+
+static void phase_json(json_t *o, const char *prefix, const phase *p) {
+    static const char *const names[] = {
+        "bytes_read_per_token", "hit_rate", "stall_s", "io_busy_s", "overlap", "time_s"};
+    double runs = p->speed.n ? p->speed.n : 1;
+    double values[] = {read_per_token(p),
+                       ratio((double)p->hits, (double)p->wanted),
+                       (double)p->stall_ns * 1e-9 / runs,
+                       (double)p->busy_ns * 1e-9 / runs,
+                       overlap(p),
+                       p->seconds / runs};
+    for (size_t i = 0; i < MF__COUNT(names); i++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s%s", prefix, names[i]);
+        json_object_set_new(o, key, p->speed.n ? json_real(values[i]) : json_null());
+    }
+}
+
+static json_t *predictors_json(const mf_stats *s) {
+    static const char *const names[MF_PREDICTORS] = {"last_token", "next_router"};
+    json_t *list = json_object();
+    for (int i = 0; i < MF_PREDICTORS; i++) {
+        const mf_predictor_stats *p = &s->predictors[i];
+        json_object_set_new(list, names[i],
+                            json_pack("{s:f, s:I, s:I, s:I, s:I}", "recall", ratio((double)p->right, (double)p->wanted),
+                                      "read", (json_int_t)p->read, "useful", (json_int_t)p->useful, "late",
+                                      (json_int_t)p->late, "useless", (json_int_t)p->useless));
+    }
+    return list;
+}
+
+static mf_status show_json(bench *b, mf_error *err) {
+    const mf_model_info *info = b->info;
+    const mf_stats *s = &b->stats;
+    double memory_s = memory_floor(b), disk_s = disk_floor(b, &b->decode),
+           floor_s = memory_s > disk_s ? memory_s : disk_s;
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:b, s:s, s:I, s:I, s:I, s:i}", "mode", "eval", "model",
+                          info->name, "family", info->family, "backend", info->backend, "threads", b->threads, "io",
+                          s->io ? s->io : "", "direct", s->direct, "policy", s->policy ? s->policy : "", "cache_budget",
+                          (json_int_t)s->budget, "prefill_tokens", (json_int_t)b->prefill.n_tokens, "decode_tokens",
+                          (json_int_t)b->decode.n_tokens, "runs", (int)b->opt->repeat);
+    if (!o) return mf__fail(err, MF_E_NOMEM, "no memory for the results");
+    series_json(o, "prefill_tok_s", &b->prefill.speed);
+    series_json(o, "decode_tok_s", &b->decode.speed);
+    json_object_set_new(o, "bytes_per_token", json_integer((json_int_t)info->token_bytes));
+    phase_json(o, "", &b->decode);
+    phase_json(o, "prefill_", &b->prefill);
+    series_json(o, "memory_ceiling_gb_s", &b->memory_gb_s);
+    series_json(o, "disk_ceiling_gb_s", &b->disk_gb_s);
+    json_object_set_new(o, "memory_floor_s_per_token", json_real(memory_s));
+    json_object_set_new(o, "disk_floor_s_per_token", json_real(disk_s));
+    json_object_set_new(o, "floor_tok_s", json_real(ratio(1, floor_s)));
+    json_object_set_new(o, "cold",
+                        json_pack("{s:b, s:f, s:f, s:f, s:f}", "page_cache_dropped", b->still_cached <= COLD_SHARE,
+                                  "still_cached", b->still_cached, "open_s", b->open_s, "prefill_tok_s",
+                                  b->prefill.cold_speed, "decode_tok_s", b->decode.cold_speed));
+    json_object_set_new(o, "predictors", predictors_json(s));
+    return bench_print_json(o, err);
+}
+
+static void show_phase(bench *b, const char *name, phase *p) {
+    char read[APP_BYTES_TEXT];
+    if (!p->speed.n || !p->wanted) return;
+    printf("%s: a token read %s; %.1f %% of experts were in memory; waited %.3f of %.3f s", name,
+           app_bytes(read_per_token(p), read), 100 * ratio((double)p->hits, (double)p->wanted),
+           (double)p->stall_ns * 1e-9 / p->speed.n, p->seconds / p->speed.n);
+    if (p->busy_ns) printf("; %.0f %% of reading was hidden", 100 * overlap(p));
+    if (read_per_token(p) > 0)
+        printf("; the drive allows %.2f tokens/s, reached %.0f %%", ratio(1, disk_floor(b, p)),
+               100 * disk_floor(b, p) * series_median(&p->speed));
+    printf("\n");
+}
+
+static void show_text(bench *b) {
+    const mf_model_info *info = b->info;
+    char touched[APP_BYTES_TEXT], budget[APP_BYTES_TEXT];
+    printf("%s (%s), backend %s, %d threads, experts by %s%s, %s for them; %lld + %lld tokens, %lld runs\n", info->name,
+           info->family, info->backend, b->threads, b->stats.io ? b->stats.io : "?", b->stats.direct ? " direct" : "",
+           b->stats.budget ? app_bytes((double)b->stats.budget, budget) : "no limit", (long long)b->prefill.n_tokens,
+           (long long)b->decode.n_tokens, (long long)b->opt->repeat);
+    series_print("prefill", &b->prefill.speed, "tokens/s");
+    series_print("decode", &b->decode.speed, "tokens/s");
+    series_print("memory", &b->memory_gb_s, "GB/s");
+    series_print("drive", &b->disk_gb_s, "GB/s");
+    if (b->still_cached <= COLD_SHARE)
+        printf("cold: opened in %.2f s; prefill %.2f, decode %.2f tokens/s\n", b->open_s, b->prefill.cold_speed,
+               b->decode.cold_speed);
+    else
+        printf("first run: opened in %.2f s; prefill %.2f, decode %.2f tokens/s (%.0f %% of the files stayed in the "
+               "page cache)\n",
+               b->open_s, b->prefill.cold_speed, b->decode.cold_speed, 100 * b->still_cached);
+    printf("a token touches %s: memory allows %.2f tokens/s", app_bytes((double)info->token_bytes, touched),
+           ratio(1, memory_floor(b)));
+    if (b->decode.speed.n) printf(", reached %.0f %%", 100 * series_median(&b->decode.speed) * memory_floor(b));
+    printf("\n");
+    show_phase(b, "prefill", &b->prefill);
+    show_phase(b, "decode", &b->decode);
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------ */
+
+static mf_status set_up(bench *b, const char *dir, mf_error *err) {
+    const bench_options *opt = b->opt;
+    mf_session_options so;
+    b->still_cached = page_cache_drop(dir, &opt->model.experts_dirs);
+    double began = app_seconds();
+    MF__TRY(app_open(dir, &opt->model, &b->model, err));
+    b->open_s = app_seconds() - began;
+    b->info = mf_model_info_get(b->model);
+    app_session_options(&opt->model, &so);
+    if (!so.n_ctx && opt->prefill + opt->decode < b->info->n_ctx) so.n_ctx = (int32_t)(opt->prefill + opt->decode);
+    MF__TRY(mf_session_create(b->model, &so, &b->session, err));
+    b->n_ids = opt->prefill > 4096 ? opt->prefill : 4096;
+    b->ids = calloc((size_t)b->n_ids, sizeof *b->ids);
+    b->logits = calloc((size_t)b->info->n_vocab, sizeof *b->logits);
+    if (!b->ids || !b->logits) return mf__fail(err, MF_E_NOMEM, "no memory for the benchmark");
+    uint32_t random = 1;
+    for (int64_t i = 0; i < b->n_ids; i++) {
+        random = random * 1664525u + 1013904223u;
+        b->ids[i] = (int32_t)((random >> 8) % (uint32_t)b->info->n_vocab);
+    }
+    return MF_OK;
+}
+
+static mf_status run(bench *b, const char *dir, mf_error *err) {
+    MF__TRY(set_up(b, dir, err));
+    MF__TRY(one_run(b, 0, err));
+    MF__TRY(open_readers(b, err));
+    for (int i = 1; i <= (int)b->opt->repeat; i++) MF__TRY(one_run(b, i, err));
+    if (b->opt->json) return show_json(b, err);
+    show_text(b);
+    return MF_OK;
+}
+
+mf_status bench_eval(const char *dir, const bench_options *opt, mf_error *err) {
+    bench b = {.opt = opt,
+               .threads = bench_threads(opt),
+               .prefill = {.n_tokens = opt->prefill},
+               .decode = {.n_tokens = opt->decode}};
+    mf_status st = run(&b, dir, err);
+    expert_reader_close(b.disk);
+    memory_reader_close(b.memory);
+    if (b.borrowed) mf__store_lend(mf__model_store(b.model), -b.borrowed, NULL);
+    mf_session_free(b.session);
+    free(b.ids);
+    free(b.logits);
+    mf_model_close(b.model);
+    return st;
+}
