@@ -16,7 +16,7 @@
 typedef struct mf__grammar mf__grammar;
 
 /* JSON Schema: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items,
- * prefixItems, minItems, maxItems, pattern, minLength, maxLength, minimum and its kin for integers, anyOf, oneOf with
+ * prefixItems, minItems, maxItems, pattern, minLength, maxLength, minimum and its kin, anyOf, oneOf with
  * alternatives that cannot both hold, allOf of one, $ref into the same schema. Properties come in the schema's order.
  * Keywords that would be ignored are MF_E_UNSUPPORTED; those that only describe are skipped. */
 mf_status mf__grammar_from_schema(const json_t *schema, mf__grammar **out, mf_error *err);

@@ -120,7 +120,7 @@ mf_status schema_rule(schema_ctx *c, const json_t *schema, uint32_t *rule) {
 /* base (less `without`) and alt as one schema. Members that both have must agree, be lists of required keys, or be
  * properties without a common name. */
 static mf_status merge(schema_ctx *c, const json_t *base, const char *without, const json_t *alt, const json_t **out) {
-    json_t *m = json_copy((json_t *)alt);
+    json_t *m = json_is_true(alt) ? json_object() : json_copy((json_t *)alt);
     const char *key;
     json_t *value;
     if (!m || json_array_append_new(c->made, m) != 0) return mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
@@ -198,7 +198,7 @@ static mf_status fill_choice(schema_ctx *c, const json_t *s, const char *key, ui
     for (size_t i = 0; i < n; i++) {
         const json_t *alt = json_array_get(list, i);
         uint32_t rule;
-        if (has_other(s, key) && json_is_object(alt)) MF__TRY(merge(c, s, key, alt, &alt));
+        if (has_other(s, key) && !json_is_false(alt)) MF__TRY(merge(c, s, key, alt, &alt));
         MF__TRY(schema_rule(c, alt, &rule));
         MF__TRY(nfa_call(c->g, from, rule, to, c->err));
     }

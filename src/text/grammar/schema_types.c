@@ -1,12 +1,14 @@
 /* JSON Schema: the common rules, strings, numbers, arrays. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "text/grammar/schema.h"
 
 #define MAX_INDENT 16
-#define LARGEST 999999999999999999 /* 18 digits: every one fits an int64 */
+#define LARGEST_DIGITS 18
+#define LARGEST 999999999999999999 /* of so many digits: it fits an int64 */
 
 static mf_status regex(schema_ctx *c, const char *pattern, uint32_t from, uint32_t to) {
     return nfa_regex_add(c->g, from, &(nfa_regex){.pattern = pattern, .size = strlen(pattern), .max = -1}, to, c->err);
@@ -126,35 +128,49 @@ mf_status schema_string(schema_ctx *c, const json_t *s, uint32_t from, uint32_t 
 
 /* ---- numbers --------------------------------------------------------------------------------------------------- */
 
-/* Digit strings of one length between lo and hi, from position i on. tight: so far equal to that bound. */
-static mf_status digits(schema_ctx *c, uint32_t from, const char *lo, const char *hi, bool tight_lo, bool tight_hi,
+/* Strings of digits, compared with lo and hi place by place; a bound that ends goes on with zeros. */
+typedef struct digit_range {
+    const char *lo, *hi;
+    bool above, below; /* the bound itself is excluded */
+    int min, max;      /* how many digits */
+} digit_range;
+
+/* From place `at` on; tight: so far equal to that bound. */
+static mf_status digits(schema_ctx *c, uint32_t from, const digit_range *r, int at, bool tight_lo, bool tight_hi,
                         uint32_t to) {
-    if (!*lo) return nfa_empty(c->g, from, to, c->err);
-    char a = tight_lo ? *lo : '0', b = tight_hi ? *hi : '9';
+    int n_lo = (int)strlen(r->lo), n_hi = (int)strlen(r->hi);
+    if (!tight_lo && !tight_hi) {
+        char any[40];
+        snprintf(any, sizeof any, "[0-9]{%d,%d}", at < r->min ? r->min - at : 0, r->max - at);
+        return regex(c, any, from, to);
+    }
+    bool enough = !tight_lo || (at >= n_lo && !r->above), not_more = !tight_hi || !r->below || at < n_hi;
+    if (at >= r->min && enough && not_more) MF__TRY(nfa_empty(c->g, from, to, c->err));
+    if (at == r->max) return MF_OK;
+    char a = tight_lo && at < n_lo ? r->lo[at] : '0', b = !tight_hi ? '9' : at < n_hi ? r->hi[at] : '0';
     for (char d = a; d <= b;) { /* digits that are at no bound go together */
         bool at_lo = tight_lo && d == a, at_hi = tight_hi && d == b;
         char last = at_lo || at_hi ? d : (tight_hi ? (char)(b - 1) : b);
         uint32_t next;
         MF__TRY(nfa_state_add(c->g, &next, c->err));
         MF__TRY(nfa_bytes(c->g, from, (uint8_t)d, (uint8_t)last, next, c->err));
-        MF__TRY(digits(c, next, lo + 1, hi + 1, at_lo, at_hi, to));
+        MF__TRY(digits(c, next, r, at + 1, at_lo, at_hi, to));
         d = (char)(last + 1);
     }
     return MF_OK;
 }
 
-/* Whole numbers lo..hi, 0 <= lo, without leading zeros. */
-static mf_status naturals(schema_ctx *c, uint32_t from, int64_t lo, int64_t hi, uint32_t to) {
-    for (int64_t top = 9, bottom = 0; lo <= hi && bottom <= hi; bottom = top + 1, top = top * 10 + 9) {
-        char a[24], b[24];
-        int64_t first = lo > bottom ? lo : bottom, last = hi < top ? hi : top;
-        if (first > last) continue;
-        snprintf(a, sizeof a, "%lld", (long long)first);
-        snprintf(b, sizeof b, "%lld", (long long)last);
-        MF__TRY(digits(c, from, a, b, true, true, to));
-        if (top >= LARGEST) break;
-    }
-    return MF_OK;
+/* Whole numbers lo..hi of n digits, 0 <= lo, without leading zeros. */
+static mf_status naturals(schema_ctx *c, uint32_t from, int64_t lo, int64_t hi, int n, uint32_t to) {
+    int64_t bottom = n == 1 ? 0 : 1, top = 9;
+    for (int i = 1; i < n; i++) bottom *= 10, top = top * 10 + 9;
+    if (lo < bottom) lo = bottom;
+    if (hi > top) hi = top;
+    if (lo > hi) return MF_OK;
+    char a[24], b[24];
+    snprintf(a, sizeof a, "%lld", (long long)lo);
+    snprintf(b, sizeof b, "%lld", (long long)hi);
+    return digits(c, from, &(digit_range){.lo = a, .hi = b, .min = n, .max = n}, 0, true, true, to);
 }
 
 typedef struct bounds {
@@ -177,20 +193,60 @@ static mf_status read_bounds(schema_ctx *c, const json_t *s, bounds *b) {
     return MF_OK;
 }
 
-/* Numbers of [lo, hi], 0 <= lo, behind an optional sign: whole ones, and with fraction those whose whole part leaves
- * room for any. */
-static mf_status magnitudes(schema_ctx *c, uint32_t from, bounds b, int64_t least, bool fractions, uint32_t to) {
+/* The digits behind the point of the shortest decimal that reads as d, 0 <= d. */
+static void fraction_of(double d, char out[400]) {
+    char text[40];
+    int precision = 14, n = 0;
+    do snprintf(text, sizeof text, "%.*e", precision, d);
+    while (strtod(text, NULL) != d && ++precision < 17);
+    int exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10);
+    for (int i = exponent + 1; i <= precision; i++) out[n++] = i < 0 ? '0' : i == 0 ? text[0] : text[i + 1];
+    while (n > 0 && out[n - 1] == '0') n--;
+    out[n] = 0;
+}
+
+/* With this many digits no two numbers round to the same double, so what is between the bounds here is so there. */
+#define EXACT_DIGITS 15
+#define MAX_FRACTION 10
+
+static int fraction_digits(int n_whole) {
+    return n_whole + MAX_FRACTION <= EXACT_DIGITS ? MAX_FRACTION : EXACT_DIGITS - n_whole;
+}
+
+/* "whole.fraction" for a whole part that one or both bounds share: those decide about the fraction. */
+static mf_status edge_fractions(schema_ctx *c, uint32_t from, const bounds *b, int64_t whole, uint32_t to) {
+    char lo[400], hi[400], text_whole[24];
+    int n = snprintf(text_whole, sizeof text_whole, "%lld", (long long)whole);
+    if (n >= EXACT_DIGITS) return MF_OK;
+    MF__TRY(text(c, &from, text_whole));
+    MF__TRY(text(c, &from, "."));
+    fraction_of(b->lo, lo);
+    fraction_of(b->hi, hi);
+    digit_range r = {lo, hi, b->above, b->below, 1, fraction_digits(n)};
+    if ((int)strlen(lo) >= r.max || (int)strlen(hi) >= r.max) r.max = EXACT_DIGITS - n;
+    return digits(c, from, &r, 0, whole == (int64_t)floor(b->lo), whole == (int64_t)floor(b->hi), to);
+}
+
+/* Numbers of [lo, hi], 0 <= lo, behind an optional sign. */
+static mf_status magnitudes(schema_ctx *c, uint32_t from, bounds b, bool fractions, uint32_t to) {
     if (b.hi < 0 || b.lo > (double)LARGEST) return MF_OK;
+    if (b.hi > (double)LARGEST) b.hi = (double)LARGEST;
     double first = ceil(b.lo) + (b.above && ceil(b.lo) == b.lo), last = floor(b.hi) - (b.below && floor(b.hi) == b.hi);
-    if (last > (double)LARGEST) last = (double)LARGEST;
-    if (first < (double)least) first = (double)least;
-    if (first <= last) MF__TRY(naturals(c, from, (int64_t)first, last >= 1e18 ? LARGEST : (int64_t)last, to));
-    last = floor(b.hi) - 1;
-    if (!fractions || first > last) return MF_OK;
-    uint32_t whole;
-    MF__TRY(nfa_state_add(c->g, &whole, c->err));
-    MF__TRY(naturals(c, from, (int64_t)first, last >= 1e15 ? 999999999999999 : (int64_t)last, whole));
-    return regex(c, "\\.[0-9]{1,10}", whole, to);
+    int64_t lo = (int64_t)first, hi = last >= (double)LARGEST ? LARGEST : (int64_t)last;
+    for (int n = 1; n <= LARGEST_DIGITS; n++) MF__TRY(naturals(c, from, lo, hi, n, to));
+    if (!fractions) return MF_OK;
+    lo = (int64_t)floor(b.lo);
+    hi = (int64_t)floor(b.hi);
+    for (int n = 1; n < EXACT_DIGITS; n++) { /* between the bounds: any fraction */
+        uint32_t whole;
+        char any[40];
+        MF__TRY(nfa_state_add(c->g, &whole, c->err));
+        MF__TRY(naturals(c, from, lo + 1, hi - 1, n, whole));
+        snprintf(any, sizeof any, "\\.[0-9]{1,%d}", fraction_digits(n));
+        MF__TRY(regex(c, any, whole, to));
+    }
+    MF__TRY(edge_fractions(c, from, &b, lo, to));
+    return hi > lo ? edge_fractions(c, from, &b, hi, to) : MF_OK;
 }
 
 mf_status schema_number(schema_ctx *c, const json_t *s, bool integer, uint32_t from, uint32_t to) {
@@ -202,11 +258,11 @@ mf_status schema_number(schema_ctx *c, const json_t *s, bool integer, uint32_t f
     MF__TRY(read_bounds(c, s, &b));
     bounds up = b, down = {-b.hi, -b.lo, b.below, b.above};
     if (up.lo < 0) up.lo = 0, up.above = false;
-    if (down.lo < 0) down.lo = 0, down.above = false;
-    MF__TRY(magnitudes(c, from, up, 0, !integer, to));
+    if (down.lo <= 0) down.lo = 0, down.above = true; /* no -0 */
+    MF__TRY(magnitudes(c, from, up, !integer, to));
     MF__TRY(nfa_state_add(c->g, &minus, c->err));
     MF__TRY(nfa_bytes(c->g, from, '-', '-', minus, c->err));
-    return magnitudes(c, minus, down, 1, !integer, to); /* no -0 */
+    return magnitudes(c, minus, down, !integer, to);
 }
 
 /* ---- arrays ---------------------------------------------------------------------------------------------------- */
