@@ -46,7 +46,8 @@ class Schemas:
             return [self.literal(depth + 1) for _ in range(self.r.randrange(3))]
         return {self.r.choice(NAMES): self.literal(depth + 1) for _ in range(self.r.randrange(3))}
 
-    # Patterns mean the same here and in ECMA-262, but for $ and the dot: see python_pattern.
+    # Patterns mean the same here and in ECMA-262, but for $ and the dot: see python_pattern. They are such that Python's
+    # re, which backtracks, stays quick: without a limit are only a few single characters and groups with one way to match.
     def piece(self, depth):
         kind = self.r.randrange(10 if depth < 2 else 8)
         if kind < 3:
@@ -63,13 +64,19 @@ class Schemas:
     def sequence(self, depth):
         out = ""
         for _ in range(self.r.randrange(1, 5)):
-            low = self.r.randrange(3)
-            out += self.piece(depth)
-            if self.chance(0.4):
-                out += self.r.choice(["?", "*", "+", "{%d}" % (low + 1), "{%d,%d}" % (low, low + self.r.randrange(1, 4)), "{%d,}" % low])
+            low, piece = self.r.randrange(3), self.piece(depth)
+            counts = ["?", "{%d}" % (low + 1), "{%d,%d}" % (low, low + self.r.randrange(1, 4))]
+            if self.unlimited and depth == 0 and not piece.endswith(")") and self.chance(0.4):
+                counts = ["*", "+", "{%d,}" % low]
+                self.unlimited -= 1
+            elif self.unlimited and depth == 0 and self.chance(0.1):
+                piece, counts = self.r.choice(["(ab|c)", "(?:[a-z]_)", r"(\d{2},)"]), ["*", "+", "{2,}"]
+                self.unlimited -= 1
+            out += piece + (self.r.choice(counts) if self.chance(0.5) or "*" in counts else "")
         return out
 
     def pattern(self):
+        self.unlimited = 2
         body = "|".join(self.sequence(0) for _ in range(self.r.choice([1, 1, 1, 2])))
         if "|" in body and self.chance(0.7):
             body = "(" + body + ")"

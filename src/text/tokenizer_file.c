@@ -25,7 +25,9 @@ enum { FLAG_NFC = 1, FLAG_IGNORE_MERGES = 2, FLAG_FUSE_UNK = 4 };
 enum { ADDED_SPECIAL = 1, ADDED_LSTRIP = 2, ADDED_RSTRIP = 4, ADDED_SINGLE_WORD = 8 };
 enum { STEP_LITERAL = 1, STEP_INVERT = 2, STEP_PREFIX = 4 };
 
-static uint64_t checksum(const uint8_t *p, size_t n) {
+uint64_t mf__tokenizer_checksum(const uint8_t *file, size_t size) {
+    const uint8_t *p = file + HEADER;
+    size_t n = size - HEADER;
     uint64_t h = 0x9E3779B97F4A7C15u ^ n;
     for (; n >= 8; n -= 8, p += 8) {
         uint64_t w = 0;
@@ -119,7 +121,7 @@ mf_status mf__tokenizer_write(const mf__tokenizer *tok, mf__strbuf *out, mf_erro
     }
     if (w.status != MF_OK) return w.status;
     uint8_t *head = (uint8_t *)out->data + start;
-    uint64_t sum = checksum(head + HEADER, out->size - start - HEADER);
+    uint64_t sum = mf__tokenizer_checksum(head, out->size - start);
     for (int i = 0; i < 8; i++) head[8 + i] = (uint8_t)(sum >> 8 * i);
     return MF_OK;
 }
@@ -268,8 +270,8 @@ static mf_status read_steps(reader *r, mf__tokenizer *tok) {
 static mf_status read_all(reader *r, mf__tokenizer *tok) {
     uint64_t flags = 0, n = 0, unk = 0, sum = 0;
     for (int i = 0; i < 8; i++) sum |= (uint64_t)r->at[8 + i] << 8 * i;
+    if (mf__tokenizer_checksum(r->at, (size_t)(r->end - r->at)) != sum) return damaged(r, "the checksum differs");
     r->at += HEADER;
-    if (checksum(r->at, (size_t)(r->end - r->at)) != sum) return damaged(r, "the checksum differs");
     MF__TRY(get(r, UINT64_MAX, "source size", &tok->source_size));
     MF__TRY(get(r, 7, "flags", &flags));
     MF__TRY(get(r, MF__TOKENIZER_MAX_IDS, "vocabulary size", &n));

@@ -50,6 +50,8 @@ mf_status mf__tokenizer_finish(mf__tokenizer *tok, mf_error *err);
 mf_status mf__tokenizer_write(const mf__tokenizer *tok, mf__strbuf *out, mf_error *err);
 mf_status mf__tokenizer_read(const char *name, const uint8_t *bytes, size_t size, mf__tokenizer **out, mf_error *err);
 bool mf__tokenizer_magic(const uint8_t *bytes, size_t size);
+/* What the header of a compiled tokenizer of at least a header must say. */
+uint64_t mf__tokenizer_checksum(const uint8_t *file, size_t size);
 
 uint32_t mf__bytes_hash(const char *bytes, size_t n);
 

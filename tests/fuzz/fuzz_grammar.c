@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit/text/make_tokenizer.h"
 #include "text/grammar/grammar.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -14,13 +15,7 @@ static const mf__token_trie *byte_trie(void) {
     mf__strbuf json = {0};
     mf_error err;
     mf__tokenizer *tok;
-    mf__strbuf_printf(&json, &err, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"merges\":[],\"vocab\":{");
-    for (int b = 0, next = 256; b < 256; b++) {
-        bool shown = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-        mf__strbuf_printf(&json, &err, "%s\"\\u%04x\":%d", b ? "," : "", shown ? b : next, b);
-        if (!shown) next++;
-    }
-    mf__strbuf_printf(&json, &err, "}}}");
+    make_tokenizer(&(make_options){0}, &json);
     if (mf__tokenizer_parse("bytes", json.data, json.size, &tok, &err) != MF_OK) abort();
     if (mf__token_trie_create(tok, &trie, &err) != MF_OK) abort();
     mf__strbuf_free(&json);

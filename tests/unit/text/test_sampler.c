@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "chi_square.h"
 #include "text/detmath.h"
 #include "text/sampler.h"
 
@@ -30,29 +31,18 @@ static mf_sampler_options defaults(float temperature) {
     return o;
 }
 
-/* Draws many times and compares the counts with p by a chi-square test. Tokens with p 0 must never come. */
+/* Draws many times and compares the counts with p. Tokens with p 0 must never come. */
 static void expect_distribution(mf_sampler_options o, const float *logits, const uint32_t *mask, const double *p) {
-    enum { DRAWS = 40000 };
     mf_sampler *s = make(o, N);
-    int counts[N] = {0}, freedom = -1;
-    for (int i = 0; i < DRAWS; i++) {
+    int counts[N] = {0};
+    for (int i = 0; i < 40000; i++) {
         int32_t id = mf__sampler_next_masked(s, logits, mask);
         assert_in_range(id, 0, N - 1);
         counts[id]++;
     }
-    double chi = 0, total = 0;
-    for (int i = 0; i < N; i++) total += p[i];
-    for (int i = 0; i < N; i++) {
-        double expected = p[i] / total * DRAWS;
-        if (p[i] == 0) {
-            assert_int_equal(counts[i], 0);
-            continue;
-        }
-        chi += (counts[i] - expected) * (counts[i] - expected) / expected;
-        freedom++;
-    }
-    /* 99.99 % quantile, generously: mean k, standard deviation sqrt(2k). */
-    if (chi > freedom + 5 * sqrt(2.0 * freedom) + 3) fail_msg("chi-square %g at %d degrees of freedom", chi, freedom);
+    chi_square r = chi_square_test(counts, p, N);
+    assert_int_equal(r.impossible, -1);
+    if (r.value > r.limit) fail_msg("chi-square %g at %d degrees of freedom", r.value, r.freedom);
     mf_sampler_free(s);
 }
 
