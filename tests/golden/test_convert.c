@@ -84,6 +84,29 @@ static void assert_trunk(const char *name, int64_t n_cols, int bits) {
     mf__native_close(&n);
 }
 
+/* What is not a matrix is F32 whatever the bits: norms, convolutions, decays are few values, and every one counts. */
+static void assert_vectors(void) {
+    static const char *const names[] = {
+        "model.norm.weight",
+        "model.layers.0.input_layernorm.weight",
+        "model.layers.0.post_attention_layernorm.weight",
+        "model.layers.0.linear_attn.conv1d.weight",
+        "model.layers.0.linear_attn.A_log",
+        "model.layers.0.linear_attn.dt_bias",
+        "model.layers.0.linear_attn.norm.weight",
+        "model.layers.3.self_attn.q_norm.weight",
+        "model.layers.3.self_attn.k_norm.weight",
+    };
+    mf__native n;
+    assert_int_equal(mf__native_open(target, &n, NULL), MF_OK);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const mf__entry *e = mf__catalog_find(n.catalog, names[i]);
+        assert_non_null(e);
+        assert_int_equal(e->type, MF_TYPE_F32);
+    }
+    mf__native_close(&n);
+}
+
 static void test_bits_are_those_asked_for(void **state) {
     static const int bits[][2] = {{0, 0}, {4, 8}, {2, 0}, {0, 6}, {5, 3}};
     (void)state;
@@ -98,6 +121,7 @@ static void test_bits_are_those_asked_for(void **state) {
         assert_experts(bits[i][0]);
         assert_trunk("model.layers.3.self_attn.o_proj.weight", 256, bits[i][1]);
         assert_trunk("model.layers.3.mlp.gate.weight", TINY_HIDDEN, 0); /* routers are kept */
+        assert_vectors();
         mf_model *m = tiny_open(target, 1);
         mf_session *s = tiny_session(m, 8, 0);
         tiny_eval(s, 3, logits);
