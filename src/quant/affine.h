@@ -21,6 +21,9 @@ void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, 
 void mf__affine_decode_row(const void *codes, const void *scales, const void *biases, mf__type scale_type,
                            int64_t n_cols, int bits, int group, float *out);
 
+/* How far n values (a multiple of 8) y are from x: sums of squares, of the differences and of x. */
+void mf__affine_error(const float *x, const float *y, int n, float *error, float *total);
+
 /* The biases of codes that are centred on zero, -2^(bits - 1) * scale for each of n scales, in the scales' own type:
  * exact, since it is a power of two (unless the scale is within a factor of 128 of the type's largest value). */
 void mf__affine_centre(const void *scales, mf__type scale_type, int64_t n, int bits, void *biases);

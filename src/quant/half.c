@@ -1,16 +1,10 @@
-/* Conversions between f32 and the small float formats, by integer arithmetic on the bit patterns. */
+/* Conversions from f32 to the small float formats, by integer arithmetic on the bit patterns. */
 #include "quant/half.h"
 
 static uint32_t bits_of(float f) {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     return u;
-}
-
-static float from_bits(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
 }
 
 /* u >> shift, rounded to nearest, ties to even; 1 <= shift <= 31. A carry out of the mantissa runs into the exponent
@@ -26,14 +20,6 @@ uint16_t mf__f32_to_bf16(float f) {
     return (uint16_t)shift_round(u, 16);
 }
 
-float mf__f16_to_f32(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
-    if (exponent == 31) return from_bits(sign | 0x7f800000u | mantissa << 13);
-    if (exponent > 0) return from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
-    float f = (float)mantissa * 0x1p-24f; /* zero and subnormals */
-    return sign ? -f : f;
-}
-
 uint16_t mf__f32_to_f16(float f) {
     uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffffu;
     uint32_t exponent = a >> 23;
@@ -43,12 +29,4 @@ uint16_t mf__f32_to_f16(float f) {
     if (exponent < 127 - 25) return (uint16_t)sign; /* below half of the smallest subnormal */
     /* The result counts units of 2^-24; the mantissa with its hidden bit counts units of 2^(exponent - 150). */
     return (uint16_t)(sign | shift_round((a & 0x7fffff) | 0x800000, 126 - (int)exponent));
-}
-
-float mf__f8_e4m3_to_f32(uint8_t b) {
-    uint32_t sign = (uint32_t)(b & 0x80) << 24, exponent = b >> 3 & 15, mantissa = b & 7;
-    if (exponent == 15 && mantissa == 7) return from_bits(sign | 0x7fc00000u);
-    if (exponent > 0) return from_bits(sign | (exponent + 120) << 23 | mantissa << 20);
-    float f = (float)mantissa * 0x1p-9f;
-    return sign ? -f : f;
 }

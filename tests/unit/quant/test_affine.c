@@ -292,6 +292,108 @@ static void encode_everything(void **state) {
     }
 }
 
+/* ---- the encoder, plainly: one value after the other, one bit after the other ---- */
+
+static void plain_group(const float *x, int bits, int group, mf__type scale_type, uint8_t *codes, uint8_t *scale_to,
+                        uint8_t *bias_to) {
+    float lo = x[0], hi = x[0], top = (float)((1 << bits) - 1), scale, bias;
+    for (int i = 1; i < group; i++) {
+        if (x[i] < lo) lo = x[i];
+        if (x[i] > hi) hi = x[i];
+    }
+    float step = (hi - lo) / top, edge = fabsf(lo) > fabsf(hi) ? lo : hi;
+    if (step < 1e-7f) step = 1e-7f;
+    if (!(fabsf(lo) > fabsf(hi))) step = -step;
+    float steps = rintf(edge / step);
+    put_scale(scale_to, scale_type, 0, steps != 0 ? edge / steps : step, &scale);
+    put_scale(bias_to, scale_type, 0, steps != 0 ? edge : 0, &bias);
+    memset(codes, 0, (size_t)(group / 8 * bits));
+    for (int i = 0; i < group; i++) {
+        float v = rintf((x[i] - bias) / scale);
+        unsigned code = v > 0 ? (unsigned)(v < top ? v : top) : 0;
+        for (int k = 0; k < bits; k++) codes[(bits * i + k) / 8] |= (uint8_t)((code >> k & 1) << (bits * i + k) % 8);
+    }
+}
+
+/* Rows that are hard on an encoder. */
+static void hard_row(int kind, float *x, uint32_t *seed) {
+    static const float corners[] = {0.0f, -0.0f, 0x1p-149f, -0x1p-140f, 3e38f, -3e38f, 1.0f, -1.0f};
+    for (int i = 0; i < MAX_COLS; i++) {
+        uint32_t r = next_random(seed);
+        switch (kind) {
+        case 0: x[i] = random_float(seed); break;
+        case 1: x[i] = (float)(r % 31) * 0.5f - 7.5f; break;             /* halves: ties */
+        case 2: x[i] = (float)(r % 511) * -0.5f; break;                  /* ties of 8 bits, all on one side */
+        case 3: x[i] = 0.375f; break;                                    /* all equal */
+        case 4: x[i] = (float)(int)(r % 2001 - 1000) * 0x1p-149f; break; /* subnormal */
+        case 5: x[i] = random_float(seed) * 3e38f; break;                /* the range overflows */
+        case 6: x[i] = r & 1 ? 0.0f : -0.0f; break;
+        case 7: x[i] = corners[r % 8]; break;
+        case 8: x[i] = random_float(seed) * 1e-7f; break; /* steps as small as the smallest */
+        case 9: x[i] = r % 40 ? random_float(seed) : NAN; break;
+        case 10: x[i] = r % 40 ? random_float(seed) : r & 64 ? INFINITY : -INFINITY; break;
+        default: x[i] = r % 100 ? 1e-3f * random_float(seed) : 5.0f; break; /* outliers */
+        }
+    }
+}
+#define HARD_KINDS 12
+
+static void assert_same_scale(mf__type type, const uint8_t *a, const uint8_t *b) {
+    if (!isnan(mf__affine_scale(a, type, 0)) || !isnan(mf__affine_scale(b, type, 0)))
+        assert_memory_equal(a, b, type == MF_TYPE_F32 ? 4 : 2);
+}
+
+static void hard_rows(int bits, int group, mf__type scale_type, int kind, uint32_t *seed) {
+    const size_t size = scale_type == MF_TYPE_F32 ? 4 : 2, bytes = (size_t)(group / 8 * bits);
+    float x[MAX_COLS];
+    uint8_t codes[MAX_COLS], scales[4 * MAX_COLS / 32], biases[4 * MAX_COLS / 32], want[128], scale[4], bias[4];
+    hard_row(kind, x, seed);
+    mf__affine_encode_row(x, MAX_COLS, bits, group, scale_type, codes, scales, biases);
+    for (size_t g = 0; g < (size_t)(MAX_COLS / group); g++) {
+        plain_group(x + g * (size_t)group, bits, group, scale_type, want, scale, bias);
+        assert_memory_equal(codes + g * bytes, want, bytes);
+        assert_same_scale(scale_type, scales + g * size, scale);
+        assert_same_scale(scale_type, biases + g * size, bias);
+    }
+}
+
+static void encode_as_plainly(void **state) {
+    (void)state;
+    uint32_t seed = 3;
+    EACH(b, all_bits)
+    EACH(g, all_groups)
+    EACH(s, all_scales)
+    for (int round = 0; round < 4 * HARD_KINDS; round++)
+        hard_rows(all_bits[b], all_groups[g], all_scales[s], round % HARD_KINDS, &seed);
+}
+
+/* Sums of squares to within the rounding of their terms, with every place of the group counted once. */
+static void errors_add_up(void **state) {
+    (void)state;
+    uint32_t seed = 5;
+    EACH(g, all_groups) {
+        float x[128], y[128], error, total;
+        double want_error = 0, want_total = 0;
+        for (int i = 0; i < all_groups[g]; i++) {
+            x[i] = random_float(&seed);
+            y[i] = x[i] + random_float(&seed) / 64;
+            want_error += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+            want_total += (double)x[i] * x[i];
+        }
+        mf__affine_error(x, y, all_groups[g], &error, &total);
+        assert_true(fabs(error - want_error) <= 1e-5 * want_error);
+        assert_true(fabs(total - want_total) <= 1e-5 * want_total);
+        for (int i = 0; i < all_groups[g]; i++) {
+            memset(x, 0, sizeof x);
+            memset(y, 0, sizeof y);
+            x[i] = 3;
+            y[i] = 1;
+            mf__affine_error(x, y, all_groups[g], &error, &total);
+            assert_true(error == 4 && total == 9);
+        }
+    }
+}
+
 /* The edge of the range and zero survive exactly (with f32 scales), the rest within half a step; only the other end,
  * which the adjusted scale may not reach, is cut by up to one. */
 static void encode_is_near(void **state) {
@@ -371,7 +473,7 @@ int main(void) {
         cmocka_unit_test(foreign_groups),      cmocka_unit_test(bit_order),         cmocka_unit_test(decode_everything),
         cmocka_unit_test(decode_rounds_twice), cmocka_unit_test(encode_everything), cmocka_unit_test(encode_is_near),
         cmocka_unit_test(encode_ties_to_even), cmocka_unit_test(encode_symmetric),  cmocka_unit_test(encode_degenerate),
-        cmocka_unit_test(allowed_values),
+        cmocka_unit_test(allowed_values),      cmocka_unit_test(encode_as_plainly), cmocka_unit_test(errors_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
