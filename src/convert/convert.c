@@ -69,19 +69,42 @@ mf__sink mf__sink_writer(mf__native_writer *w) {
 
 /* ---- before ---- */
 
-static mf_status check_target(const char *dst, mf_error *err) {
+/* The folder dst will lie in, malloc'd; NULL when out of memory. Slashes at its end do not count. */
+static char *folder_of(const char *dst) {
+    size_t n = strlen(dst);
+    while (n > 1 && dst[n - 1] == '/') n--;
+    while (n > 0 && dst[n - 1] != '/') n--;
+    return n ? strndup(dst, n) : strdup(".");
+}
+
+static bool is_inside(const char *folder, const char *dir) {
+    char *inner = folder ? realpath(folder, NULL) : NULL, *outer = realpath(dir, NULL);
+    size_t n = outer ? strlen(outer) : 0;
+    bool inside = inner && outer && !strncmp(inner, outer, n) && (inner[n] == '/' || !inner[n]);
+    free(inner);
+    free(outer);
+    return inside;
+}
+
+static mf_status check_target(const char *src, const char *dst, mf_error *err) {
+    if (!*dst) return mf__fail(err, MF_E_INVALID, "the new directory has an empty name");
     if (mf__path_exists(dst))
         return mf__fail(err, MF_E_EXISTS, "%s exists already; remove it or choose another name", dst);
-    return MF_OK;
+    char *folder = folder_of(dst);
+    bool inside = mf__path_is_dir(src) && is_inside(folder, src);
+    free(folder);
+    if (!inside) return MF_OK;
+    return mf__fail(err, MF_E_INVALID,
+                    "%s would lie inside the checkpoint %s, where nothing is ever written; choose a place outside", dst,
+                    src);
 }
 
 /* A disk that is too small is said at once, not after hours. What an interrupted run wrote already is free. */
 static mf_status check_space(const mf__plan *plan, const char *dst, bool resuming, mf_error *err) {
     struct statvfs fs;
-    char *copy = strdup(dst), *slash = copy ? strrchr(copy, '/') : NULL;
-    if (slash) slash[slash == copy] = '\0';
-    int failed = statvfs(slash ? copy : ".", &fs);
-    free(copy);
+    char *folder = folder_of(dst);
+    int failed = folder ? statvfs(folder, &fs) : -1;
+    free(folder);
     if (failed || resuming) return MF_OK; /* making the directory will tell */
     double have = (double)fs.f_bavail * (double)fs.f_frsize;
     if ((double)plan->target_bytes <= have) return MF_OK;
@@ -208,7 +231,7 @@ static mf_status write_all(const mf__plan *plan, const mf__stage *stage, const c
 mf_status mf__convert(const char *src, const char *dst, const mf__convert_options *opt, mf_error *err) {
     mf__plan plan = {0};
     mf__stage *stage = NULL;
-    MF__TRY(check_target(dst, err));
+    MF__TRY(check_target(src, dst, err));
     mf_status st = mf__plan_make(src, opt, &plan, err);
     if (st == MF_OK) st = mf__stage_open(plan.cat, &stage, err);
     if (st == MF_OK) st = write_all(&plan, stage, dst, err);

@@ -68,20 +68,15 @@ static void store_floats(mf__type type, const float *x, int64_t n, uint8_t *out)
 
 static mf__loss row_loss(const mf__encode *e, const float *x, const float *y, int64_t row) {
     mf__loss loss = {.expert = e->expert, .row = e->first_row + row};
-    int64_t n = e->dst.n_cols, group = e->dst.group > 0 ? e->dst.group : n;
-    for (int64_t g = 0; g < n; g += group) {
-        float error = 0, total = 0;
-        for (int64_t i = g; i < g + group && i < n; i++) {
-            float d = x[i] - y[i];
-            error += d * d;
-            total += x[i] * x[i];
-        }
+    for (int64_t col = 0; col < e->dst.n_cols; col += e->dst.group) {
+        float error, total;
+        mf__affine_error(x + col, y + col, e->dst.group, &error, &total);
         loss.error += error;
         loss.total += total;
         double ratio = total > 0 ? sqrt((double)error / total) : 0;
         if (ratio > loss.worst) {
             loss.worst = ratio;
-            loss.col = g;
+            loss.col = col;
         }
     }
     return loss;
@@ -122,8 +117,11 @@ static void copy_row(region *r, int64_t row, float *x) {
         if (!all_finite(x, t->n_cols)) note_bad(r, row);
         return;
     }
+    if (t->type == MF_TYPE_MXFP4) { /* a scale of all ones is its only NaN */
+        if (memchr(scales, 0xff, (size_t)r->scale)) note_bad(r, row);
+        return;
+    }
     bool affine = t->type == MF_TYPE_AFFINE;
-    if (!affine && !mf__type_is_float(t->type)) return;
     mf__tensor view = {.type = affine ? t->scale_type : t->type, .n_planes = 1, .n_rows = 1};
     view.n_cols = affine ? t->n_cols / t->group : t->n_cols;
     view.data = affine ? scales : data;

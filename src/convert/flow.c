@@ -143,12 +143,17 @@ static mf_status work_trunk(flow *f, item *it, mf_error *err) {
 }
 
 /* A part's bias vector, as F32, into the blob. */
-static void put_bias(const mf__expert_layout *layout, int part, const mf__source *src, uint8_t *blob) {
-    for (int64_t r = 0; r < src->n_rows; r++) {
-        float value;
-        mf__source_row_f32(src, r, &value);
-        memcpy(blob + layout->part[part].bias_off + r * (int64_t)sizeof value, &value, sizeof value);
-    }
+static mf_status put_bias(flow *f, const mf__expert_layout *layout, int part, const mf__source *src, const char *matrix,
+                          uint8_t *blob, mf_error *err) {
+    char name[112];
+    snprintf(name, sizeof name, "%s.bias", matrix);
+    mf__encode e = {.name = name,
+                    .src = src,
+                    .dst = {.type = MF_TYPE_F32, .n_planes = 1, .n_rows = src->n_rows, .n_cols = src->n_cols},
+                    .data = blob + layout->part[part].bias_off,
+                    .allow_nonfinite = f->plan->opt->allow_nonfinite,
+                    .scratch = f->scratch};
+    return mf__encode_run(&e, f->pool, NULL, err);
 }
 
 static mf_status work_expert(flow *f, item *it, int i, int set, uint8_t *blob, mf_error *err) {
@@ -177,7 +182,8 @@ static mf_status work_expert(flow *f, item *it, int i, int set, uint8_t *blob, m
         it->lossy |= e.dst.type == MF_TYPE_AFFINE && !mf__same_form(&src->stored, &e.dst);
         MF__TRY(mf__encode_run(&e, f->pool, &loss, err));
         mf__loss_add(&it->loss[set][part], &loss);
-        if (layout->part[part].has_bias) put_bias(layout, part, src + it->count * MF_PART_COUNT, blob);
+        if (layout->part[part].has_bias)
+            MF__TRY(put_bias(f, layout, part, src + it->count * MF_PART_COUNT, name, blob, err));
     }
     return MF_OK;
 }

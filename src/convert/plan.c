@@ -314,6 +314,7 @@ static mf_status read_config(mf__plan *p, mf__config *config, mf_error *err) {
 
 /* A directory with config.json and safetensors, or a GGUF file. */
 static mf_status open_source(mf__plan *plan, mf__config *config, mf_error *err) {
+    if (!mf__path_exists(plan->src)) return mf__fail(err, MF_E_NOT_FOUND, "%s does not exist", plan->src);
     if (mf__path_is_dir(plan->src)) {
         MF__TRY(read_config(plan, config, err));
         return mf__safetensors_open(plan->src, &plan->cat, err);

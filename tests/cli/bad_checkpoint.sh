@@ -77,6 +77,14 @@ fails "the target exists" target -- "$moeflux" convert "$plain" target
 rmdir target || bad "the existing target was changed"
 fails "the target is below a file" note.txt -- "$moeflux" convert "$plain" note.txt/target
 fails "the target's folder is missing" nowhere -- "$moeflux" convert "$plain" nowhere/target
+fails "the target has no name" "empty name" -- "$moeflux" convert "$plain" ""
+copy_of "$plain" c
+before=$(ls -lR --time-style=full-iso c)
+ln -s c link
+fails "the target is inside the checkpoint" c/target "inside the checkpoint" -- "$moeflux" convert c c/target
+fails "the target is inside, by another way" link/./target "inside the checkpoint" -- "$moeflux" convert c link/./target/
+[ "$before" = "$(ls -lR --time-style=full-iso c)" ] || bad "the checkpoint was changed"
+rm link
 if [ "$(id -u)" -ne 0 ]; then
     mkdir locked && chmod 555 locked
     fails "the target cannot be written" locked -- "$moeflux" convert "$plain" locked/target

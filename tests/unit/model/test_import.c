@@ -1,4 +1,5 @@
 /* The same model stored in different ways must be the same model, bit for bit. Each test is one way to get it wrong. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,26 @@ static void published_names(void **state) {
     ours = maker_write(&m, *state, "oss");
     maker_rename(&m, "mlp.gate.", "mlp.router.");
     same(ours, maker_write(&m, *state, "oss_published"), m.bp.config.n_vocab);
+    maker_free(&m);
+}
+
+/* Layers that predict further tokens come behind the last one, vision beside them: left out, whatever they hold. */
+static void other_tensors_are_left_out(void **state) {
+    static const char *const more[] = {"model.layers.4.self_attn.q_a_proj.weight", "model.layers.4.eh_proj.weight",
+                                       "model.layers.4.mlp.experts.0.gate_proj.weight", "mtp.fc.weight",
+                                       "model.visual.patch_embed.weight"};
+    maker m;
+    maker_init(&m, CONFIG_DEEPSEEK(""));
+    const char *bare = maker_write(&m, *state, "bare");
+    for (size_t i = 0; i < MF__COUNT(more); i++) maker_add(&m, more[i], 2, (int64_t[]){3, 5})->values[0] = INFINITY;
+    const char *full = maker_write(&m, *state, "full");
+    same(bare, full, m.bp.config.n_vocab);
+    char *native = path_in(*state, "full.native");
+    mf__native n;
+    assert_int_equal(mf__native_open(native, &n, NULL), MF_OK);
+    for (size_t i = 0; i < MF__COUNT(more); i++) assert_null(mf__catalog_find(n.catalog, more[i]));
+    mf__native_close(&n);
+    free(native);
     maker_free(&m);
 }
 
@@ -292,6 +313,14 @@ static void mxfp4_and_its_twin(void **state) {
         assert_true(native.layout.part[MF_PART_DOWN].has_bias);
         mf__native_close(&native);
         if (form == OSS_BLOCKS) {
+            uint8_t *scales = maker_find(&m, "model.layers.2.mlp.experts.down_proj_scales")->bytes, was = scales[7];
+            scales[7] = 0xff; /* NaN */
+            assert_convert_fails(maker_write(&m, *state, "nan_scale"), MF_E_FORMAT, "layer 2, expert 0, down_proj has");
+            scales[7] = was;
+            float *bias = maker_find(&m, "model.layers.3.mlp.experts.down_proj_bias")->values;
+            bias[64 + 5] = INFINITY;
+            assert_convert_fails(maker_write(&m, *state, "bias"), MF_E_FORMAT, "layer 3, expert 1, down_proj.bias has");
+            bias[64 + 5] = 1;
             maker_find(&m, "model.layers.1.mlp.experts.down_proj_scales")->name[0] = 0;
             assert_convert_fails(maker_write(&m, *state, "no_scales"), MF_E_NOT_FOUND, "_scales");
         }
@@ -343,9 +372,9 @@ static void every_part_is_used(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        SCRATCH_TEST(raw_and_converted_norms), SCRATCH_TEST(three_prefixes), SCRATCH_TEST(published_names),
-        SCRATCH_TEST(fused_delta_inputs),      SCRATCH_TEST(fused_experts),  SCRATCH_TEST(mxfp4_and_its_twin),
-        SCRATCH_TEST(every_part_is_used),
+        SCRATCH_TEST(raw_and_converted_norms),    SCRATCH_TEST(three_prefixes),     SCRATCH_TEST(published_names),
+        SCRATCH_TEST(other_tensors_are_left_out), SCRATCH_TEST(fused_delta_inputs), SCRATCH_TEST(fused_experts),
+        SCRATCH_TEST(mxfp4_and_its_twin),         SCRATCH_TEST(every_part_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
