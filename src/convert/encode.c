@@ -82,23 +82,33 @@ static mf__loss row_loss(const mf__encode *e, const float *x, const float *y, in
     return loss;
 }
 
+/* Rows of GGUF's blocks whose codes go over as they are. y: room for one. */
+static bool repack_row(const mf__encode *e, int64_t row, void *y, uint8_t *data, uint8_t *scales, uint8_t *biases) {
+    mf__type type = e->src->stored.type;
+    if (e->src->block_of && e->src->block % 32) return false; /* blocks would be cut */
+    if (type == MF_TYPE_MXFP4_BLOCK && e->dst.type == MF_TYPE_MXFP4) {
+        mf__source_row_copy(e->src, row, y, NULL, NULL);
+        mf__gguf_repack_mxfp4(y, e->dst.n_cols, data, scales);
+        return true;
+    }
+    int bits = mf__gguf_straight_bits(type);
+    if (!bits || e->dst.type != MF_TYPE_AFFINE || e->dst.scale_type != MF_TYPE_F16 || e->dst.group != 32) return false;
+    mf__source_row_copy(e->src, row, y, NULL, NULL);
+    return mf__gguf_repack_affine(type, y, e->dst.n_cols, e->dst.bits, data, scales, biases);
+}
+
 static void encode_row(region *r, int64_t row, float *x, float *y) {
     const mf__encode *e = r->e;
     uint8_t *data = e->data + row * r->row, *scales = e->scales + row * r->scale, *biases = e->biases + row * r->bias;
     mf__source_row_f32(e->src, row, x);
     for (int64_t i = 0; e->add_one && i < e->dst.n_cols; i++) x[i] += 1.0f;
     if (!e->allow_nonfinite && !all_finite(x, e->dst.n_cols)) note_bad(r, row);
-    if (e->dst.type == MF_TYPE_MXFP4) { /* the same codes in another order */
-        mf__source_row_copy(e->src, row, x, NULL, NULL);
-        mf__gguf_repack_mxfp4(x, e->dst.n_cols, data, scales);
-        return;
-    }
-    if (e->dst.type != MF_TYPE_AFFINE) {
+    bool affine = e->dst.type == MF_TYPE_AFFINE, done = repack_row(e, row, y, data, scales, biases);
+    if (!done && affine)
+        mf__affine_encode_row(x, e->dst.n_cols, e->dst.bits, e->dst.group, e->dst.scale_type, data, scales, biases);
+    else if (!done)
         store_floats(e->dst.type, x, e->dst.n_cols, data);
-        return;
-    }
-    mf__affine_encode_row(x, e->dst.n_cols, e->dst.bits, e->dst.group, e->dst.scale_type, data, scales, biases);
-    if (!e->rows) return;
+    if (!affine || !e->rows) return;
     mf__affine_decode_row(data, scales, biases, e->dst.scale_type, e->dst.n_cols, e->dst.bits, e->dst.group, y);
     e->rows[row] = row_loss(e, x, y, row);
 }

@@ -151,6 +151,8 @@ static mf_status put_bias(flow *f, const mf__expert_layout *layout, int part, co
                     .src = src,
                     .dst = {.type = MF_TYPE_F32, .n_planes = 1, .n_rows = src->n_rows, .n_cols = src->n_cols},
                     .data = blob + layout->part[part].bias_off,
+                    .scales = blob,
+                    .biases = blob, /* there are none */
                     .allow_nonfinite = f->plan->opt->allow_nonfinite,
                     .scratch = f->scratch};
     return mf__encode_run(&e, f->pool, NULL, err);

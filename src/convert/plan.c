@@ -111,8 +111,8 @@ static int bits_of(const mf__convert_options *opt, const char *name) {
     return opt->trunk_bits;
 }
 
-/* GGUF's blocks have no place in our files. What is kept of them: MXFP4 exactly; the others as affine groups of 32 with
- * as many bits as their codes have (one more where the codes are no straight line). */
+/* GGUF's blocks have no place in our files. What is kept of them: MXFP4; the others as affine groups of 32 with as many
+ * bits as their codes have (one more where the codes are no straight line). Which of them are exact: encode.c. */
 static void keep_block(mf__tensor *t) {
     static const struct {
         mf__type type;

@@ -46,7 +46,8 @@ static mf_status regrouped(const mf__import *im, const mf__weight_info *w, const
         if (!mf__names_find(im->cat, c->family, theirs, spelt)) return MF_OK;
         MF__TRY(mf__catalog_tensor(im->cat, spelt, w->n_cols, &out->stored, err));
         if (r->block_of && (out->stored.n_rows != w->n_rows || w->n_cols > MF_SOURCE_COLS ||
-                            w->n_cols % c->delta.v_dim || mf__type_has_scales(out->stored.type)))
+                            w->n_cols % c->delta.v_dim || mf__type_has_scales(out->stored.type) ||
+                            (out->stored.type == MF_TYPE_MXFP4_BLOCK && c->delta.v_dim % MF_MXFP4_GROUP)))
             return mf__fail(err, MF_E_MISMATCH, "tensor %s is %lld x %lld of type %s, which cannot be put in order",
                             spelt, (long long)out->stored.n_rows, (long long)w->n_cols,
                             mf__type_name(out->stored.type));

@@ -65,7 +65,9 @@ void mf__source_row_copy(const mf__source *s, int64_t row, void *data, void *sca
         return;
     }
     if (s->block_of) {
-        int64_t size = s->block * mf__type_bits(t->type) / 8;
+        mf__tensor one = *t;
+        one.n_cols = s->block;
+        int64_t size = mf__tensor_row_bytes(&one);
         for (int64_t b = 0; b < s->n_cols / s->block; b++)
             memcpy((uint8_t *)data + b * size, (const uint8_t *)t->data + at * bytes + s->block_of(s->config, b) * size,
                    (size_t)size);

@@ -113,6 +113,10 @@ void mf__affine_codes_row(const void *codes, int64_t n_cols, int bits, uint8_t *
     WITH_WIDTH(bits, unpack, codes, out, n_cols);
 }
 
+void mf__affine_pack_row(const uint8_t *in, int64_t n_cols, int bits, void *codes) {
+    WITH_WIDTH(bits, pack, in, codes, n_cols);
+}
+
 void mf__affine_decode_row(const void *codes, const void *scales, const void *biases, mf__type scale_type,
                            int64_t n_cols, int bits, int group, float *out) {
     const uint8_t *p = codes;

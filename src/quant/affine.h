@@ -30,7 +30,8 @@ void mf__affine_centre(const void *scales, mf__type scale_type, int64_t n, int b
 
 float mf__affine_scale(const void *scales, mf__type scale_type, int64_t i); /* element i; any alignment */
 
-/* The raw codes of one row, for tests and kernels' checks. */
+/* The raw codes of one row, and back. n_cols is a multiple of 8. */
 void mf__affine_codes_row(const void *codes, int64_t n_cols, int bits, uint8_t *out);
+void mf__affine_pack_row(const uint8_t *in, int64_t n_cols, int bits, void *codes);
 
 #endif

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "quant/affine.h"
 #include "quant/half.h"
 
 /* number in files, type or none, name, values, bytes */
@@ -275,4 +276,51 @@ void mf__gguf_repack_mxfp4(const void *blocks, int64_t n_cols, void *codes, void
             c[j + 8] = (uint8_t)(b[1 + 2 * j] >> 4 | (b[2 + 2 * j] >> 4) << 4);
         }
     }
+}
+
+/* code * d + m, where m is stored or -zero * d. */
+static const struct {
+    mf__type type;
+    int bits, zero;
+} STRAIGHT[] = {
+    {MF_TYPE_Q4_0, 4, 8}, {MF_TYPE_Q4_1, 4, 0}, {MF_TYPE_Q5_0, 5, 16}, {MF_TYPE_Q5_1, 5, 0}, {MF_TYPE_Q8_0, 8, 128},
+};
+
+static int straight(mf__type type) {
+    for (int i = 0; i < (int)MF__COUNT(STRAIGHT); i++)
+        if (STRAIGHT[i].type == type) return i;
+    return -1;
+}
+
+int mf__gguf_straight_bits(mf__type type) {
+    int i = straight(type);
+    return i < 0 ? 0 : STRAIGHT[i].bits;
+}
+
+/* With d 1 and m 0 a block's values are its codes, less `zero`. */
+static void codes_of(mf__type type, const uint8_t *block, int bytes, int zero, uint8_t codes[32]) {
+    uint8_t unit[64];
+    float values[32];
+    memcpy(unit, block, (size_t)bytes);
+    memcpy(unit, (uint8_t[]){0x00, 0x3c, 0, 0}, zero ? 2 : 4);
+    mf__gguf_decode_row(type, unit, 32, values);
+    for (int i = 0; i < 32; i++) codes[i] = (uint8_t)(values[i] + (float)zero);
+}
+
+bool mf__gguf_repack_affine(mf__type type, const void *blocks, int64_t n_cols, int bits, void *codes, void *scales,
+                            void *biases) {
+    const uint8_t *b = blocks;
+    uint8_t *c = codes, *s = scales, *m = biases, plain[32];
+    int row = straight(type), values, bytes;
+    if (row < 0 || bits < STRAIGHT[row].bits || !mf__gguf_block(type, &values, &bytes)) return false;
+    int zero = STRAIGHT[row].zero;
+    for (int64_t i = 0; i < n_cols; i += 32, b += bytes, c += 4 * bits, s += 2, m += 2) {
+        uint16_t bias = mf__f32_to_f16((float)-zero * half_at(b));
+        if ((bias & 0x7c00) == 0x7c00) return false;
+        memcpy(s, b, 2);
+        memcpy(m, zero ? (const uint8_t *)&bias : b + 2, 2);
+        codes_of(type, b, bytes, zero, plain);
+        mf__affine_pack_row(plain, 32, bits, c);
+    }
+    return true;
 }

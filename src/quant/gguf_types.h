@@ -19,4 +19,12 @@ void mf__gguf_decode_row(mf__type type, const void *blocks, int64_t n_cols, floa
 /* MXFP4 blocks in our own order: n_cols / 2 bytes of codes, n_cols / 32 of scales. Exact. */
 void mf__gguf_repack_mxfp4(const void *blocks, int64_t n_cols, void *codes, void *scales);
 
+/* The bits of codes that lie on a straight line in groups of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0. 0 for other types. */
+int mf__gguf_straight_bits(mf__type type);
+
+/* Blocks of such a type as an affine row in groups of 32 with F16 scales, of those bits or more. Exact; false when a
+ * bias is beyond F16. */
+bool mf__gguf_repack_affine(mf__type type, const void *blocks, int64_t n_cols, int bits, void *codes, void *scales,
+                            void *biases);
+
 #endif

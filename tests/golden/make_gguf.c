@@ -3,7 +3,8 @@
  * heads in tiled order, qkvz taken apart, kv_b split and transposed, experts stacked. Matrices are BF16 where that is
  * exact, all else is F32. Checkpoints of MLX are read too: decoded, and their norms have 1 added already.
  *
- * With a third argument N the tensors are spread over N files: OUT-00001-of-0000N.gguf and so on. */
+ * With a third argument N the tensors are spread over N files: OUT-00001-of-0000N.gguf and so on. With a fourth, q4_0,
+ * q4_1, q5_0, q5_1 or q8_0, matrices are of that type; with a fifth they are F32 again, of those values. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 #include "base/json.h"
 #include "base/strbuf.h"
+#include "quant/half.h"
 #include "weights/safetensors.h"
 
 #define CHECK(x)                                                                                                       \
@@ -22,6 +24,22 @@
     } while (0)
 
 enum { T_F32 = 0, T_BF16 = 30, MAX_FILES = 9 };
+
+/* Blocks of 32: F16 d, F16 m if there is one, fifth bits if there are, codes. value = (code - zero) d + m */
+typedef struct block_type {
+    const char *name;
+    uint32_t number;
+    int bits, zero;
+    bool has_m;
+} block_type;
+
+static const block_type BLOCKS[] = {{"q4_0", 2, 4, 8, false},
+                                    {"q4_1", 3, 4, 0, true},
+                                    {"q5_0", 6, 5, 16, false},
+                                    {"q5_1", 7, 5, 0, true},
+                                    {"q8_0", 8, 8, 128, false}};
+static const block_type *quantized; /* NULL: matrices as they are */
+static bool values_only;
 
 static mf__catalog *cat;
 static json_t *config;
@@ -86,11 +104,46 @@ static bool fits_bf16(const float *x, int64_t n) {
     return true;
 }
 
+/* 32 values: written as a block, or their decoded values as F32. */
+static void put_block(mf__strbuf *to, const float *x) {
+    const block_type *t = quantized;
+    float lo = 0, hi = 0, top = (float)((1 << t->bits) - 1), back[32];
+    uint8_t codes[32], packed[32] = {0};
+    uint32_t fifths = 0;
+    for (int i = 0; i < 32; i++) {
+        lo = x[i] < lo ? x[i] : lo;
+        hi = x[i] > hi ? x[i] : hi;
+    }
+    float span = t->has_m ? (hi - lo) / top : (hi > -lo ? hi : -lo) / (float)(t->zero - 1);
+    uint16_t d16 = mf__f32_to_f16(span), m16 = mf__f32_to_f16(t->has_m ? lo : 0);
+    float d = mf__f16_to_f32(d16), m = mf__f16_to_f32(m16);
+    for (int i = 0; i < 32; i++) {
+        float code = d > 0 ? rintf((x[i] - m) / d) + (float)t->zero : 0;
+        codes[i] = (uint8_t)(code < 0 ? 0 : code > top ? top : code);
+        back[i] = ((float)codes[i] - (float)t->zero) * d + m;
+        fifths |= (uint32_t)(codes[i] >> 4 & 1) << i;
+        if (t->bits == 8)
+            packed[i] = (uint8_t)(codes[i] - 128);
+        else
+            packed[i % 16] |= (uint8_t)((codes[i] & 15) << (i < 16 ? 0 : 4));
+    }
+    if (values_only) {
+        put(to, back, sizeof back);
+        return;
+    }
+    put(to, &d16, 2);
+    if (t->has_m) put(to, &m16, 2);
+    if (t->bits == 5) put_u32(to, fifths);
+    put(to, packed, t->bits == 8 ? 32 : 16);
+}
+
 /* dims as ggml has them: the contiguous one first; 0 ends. */
 static void tensor(const char *name, const float *x, int64_t a, int64_t b, int64_t c) {
     int f = n_written++ % n_files;
     int64_t dims[3] = {a, b, c}, n = a * (b ? b : 1) * (c ? c : 1);
-    uint32_t type = b && !strstr(name, ".bias") && fits_bf16(x, n) ? T_BF16 : T_F32;
+    bool matrix = b && !strstr(name, ".bias"), blocks = matrix && quantized && a % 32 == 0;
+    uint32_t type = matrix && fits_bf16(x, n) ? T_BF16 : T_F32;
+    if (blocks) type = values_only ? T_F32 : quantized->number;
     while (data[f].size % 32) put(&data[f], "", 1);
     put_text(&infos[f], name);
     put_u32(&infos[f], b ? c ? 3 : 2 : 1);
@@ -98,6 +151,8 @@ static void tensor(const char *name, const float *x, int64_t a, int64_t b, int64
     put_u32(&infos[f], type);
     put_u64(&infos[f], data[f].size);
     n_tensors[f]++;
+    for (int64_t i = 0; blocks && i < n; i += 32) put_block(&data[f], x + i);
+    if (blocks) return;
     if (type == T_F32) {
         put(&data[f], x, (size_t)n * 4);
         return;
@@ -518,6 +573,10 @@ int main(int argc, char **argv) {
     arch = arch_of(json_string_value(json_object_get(config, "model_type")));
     if (argc > 3) n_files = atoi(argv[3]);
     CHECK(n_files >= 1 && n_files <= MAX_FILES);
+    for (size_t i = 0; argc > 4 && i < MF__COUNT(BLOCKS); i++)
+        if (!strcmp(argv[4], BLOCKS[i].name)) quantized = &BLOCKS[i];
+    CHECK(argc < 5 || quantized);
+    values_only = argc > 5;
     metadata();
     int64_t h = number("hidden_size"), v = number("vocab_size");
     matrix("token_embd.weight", "model.embed_tokens.weight", v, h);

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "quant/affine.h"
 #include "quant/gguf_types.h"
 #include "quant/mxfp4.h"
 
@@ -80,6 +81,40 @@ static void repacked(void **state) {
     free(blocks);
 }
 
+/* Codes on a straight line go over to affine groups as they are, also where there is room for more bits. */
+static void repacked_affine(void **state) {
+    static const struct {
+        const char *name;
+        mf__type type;
+        int bits;
+    } rows[] = {{"q4_0", MF_TYPE_Q4_0, 4}, {"q4_1", MF_TYPE_Q4_1, 4}, {"q5_0", MF_TYPE_Q5_0, 5},
+                {"q5_1", MF_TYPE_Q5_1, 5}, {"q8_0", MF_TYPE_Q8_0, 8}, {"q4_K", MF_TYPE_Q4_K, 0}};
+    (void)state;
+    for (size_t i = 0; i < MF__COUNT(rows); i++) {
+        size_t size;
+        char *blocks = load(rows[i].name, "blocks", &size);
+        mf__tensor t = {.type = rows[i].type, .n_planes = 1, .n_rows = ROWS, .n_cols = COLS, .data = blocks};
+        uint8_t codes[COLS], scales[COLS / 16], biases[COLS / 16];
+        assert_int_equal(mf__gguf_straight_bits(t.type), rows[i].bits);
+        for (int bits = 2; bits <= 8; bits++) {
+            bool fits = rows[i].bits && bits >= rows[i].bits;
+            for (int r = 0; mf__affine_bits_ok(bits) && r < ROWS; r++) {
+                float got[COLS], want[COLS];
+                const char *row = blocks + r * mf__tensor_row_bytes(&t);
+                assert_int_equal(mf__gguf_repack_affine(t.type, row, COLS, bits, codes, scales, biases), fits);
+                if (!fits) continue;
+                mf__tensor_row_f32(&t, r, want);
+                mf__affine_decode_row(codes, scales, biases, MF_TYPE_F16, COLS, bits, 32, got);
+                for (int c = 0; c < COLS; c++) assert_true(got[c] == want[c]);
+            }
+        }
+        free(blocks);
+    }
+    /* 128 * 600 is beyond F16 */
+    uint8_t block[34] = {0xb0, 0x60, 1, 2, 3}, codes[32], scale[2], bias[2];
+    assert_false(mf__gguf_repack_affine(MF_TYPE_Q8_0, block, 32, 8, codes, scale, bias));
+}
+
 static void names(void **state) {
     mf__type type;
     const char *name;
@@ -94,7 +129,7 @@ static void names(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_types), cmocka_unit_test(repacked),
-                                       cmocka_unit_test(names)};
+                                       cmocka_unit_test(repacked_affine), cmocka_unit_test(names)};
     if (argc != 2) return 2;
     vectors = argv[1];
     return cmocka_run_group_tests(tests, NULL, NULL);
