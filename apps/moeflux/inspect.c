@@ -70,7 +70,7 @@ static void print_config(const mf__survey *s) {
 
 static void print_bytes(const char *what, int64_t n, const char *note) {
     char text[APP_BYTES_TEXT];
-    printf("  %-22s %12s  %s\n", what, app_bytes((double)n, text), note);
+    printf("  %-22s %12s%s%s\n", what, app_bytes((double)n, text), *note ? "  " : "", note);
 }
 
 /* "gate 4 bits/64, up 4 bits/64, down MXFP4 + bias" */
@@ -82,7 +82,7 @@ static void layout_text(const mf__expert_layout *l, char text[96]) {
                                      l->part[p].bits, l->part[p].group);
         else
             used += (size_t)snprintf(text + used, 96 - used, "%s%s %s", p ? ", " : "", mf__expert_part_name(p),
-                                     mf__type_name(l->part[p].type));
+                                     l->part[p].type == MF_TYPE_F8_BLOCK ? "FP8" : mf__type_name(l->part[p].type));
         if (l->part[p].has_bias && used < 96) used += (size_t)snprintf(text + used, 96 - used, " + bias");
     }
 }

@@ -14,8 +14,7 @@ static mf_status reserve(mf__strbuf *b, size_t n, mf_error *err) {
     size_t need = b->size + n + 1;
     if (need <= b->capacity) return MF_OK;
     size_t capacity = b->capacity ? b->capacity : FIRST_CAPACITY;
-    while (capacity < need)
-        capacity = capacity > SIZE_MAX / 2 ? need : capacity * 2;
+    while (capacity < need) capacity = capacity > SIZE_MAX / 2 ? need : capacity * 2;
     char *data = realloc(b->data, capacity);
     if (!data) return mf__fail(err, MF_E_NOMEM, "no memory for a string of %zu bytes", need);
     b->data = data;
@@ -55,4 +54,9 @@ void mf__strbuf_clear(mf__strbuf *b) {
 void mf__strbuf_free(mf__strbuf *b) {
     free(b->data);
     *b = (mf__strbuf){0};
+}
+
+bool mf__text_ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
 }

@@ -14,4 +14,6 @@ mf_status mf__strbuf_printf(mf__strbuf *b, mf_error *err, const char *fmt, ...) 
 void mf__strbuf_clear(mf__strbuf *b); /* keeps the memory */
 void mf__strbuf_free(mf__strbuf *b);
 
+bool mf__text_ends_with(const char *text, const char *end);
+
 #endif

@@ -68,17 +68,19 @@ static void store_floats(mf__type type, const float *x, int64_t n, uint8_t *out)
 
 static mf__loss row_loss(const mf__encode *e, const float *x, const float *y, int64_t row) {
     mf__loss loss = {.expert = e->expert, .row = e->first_row + row};
+    double worst = 0;
     for (int64_t col = 0; col < e->dst.n_cols; col += e->dst.group) {
         float error, total;
         mf__affine_error(x + col, y + col, e->dst.group, &error, &total);
         loss.error += error;
         loss.total += total;
-        double ratio = total > 0 ? sqrt((double)error / total) : 0;
-        if (ratio > loss.worst) {
-            loss.worst = ratio;
+        double square = total > 0 ? (double)error / total : 0;
+        if (square > worst) {
+            worst = square;
             loss.col = col;
         }
     }
+    loss.worst = sqrt(worst);
     return loss;
 }
 

@@ -8,6 +8,7 @@
 #include "base/direct.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/strbuf.h"
 #include "convert/stage.h"
 #include "quant/affine.h"
 #include "weights/safetensors.h"
@@ -93,15 +94,10 @@ mf_status mf__plan_options_parse(const json_t *obj, const char *where, mf__conve
 
 /* ---- forms ---- */
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && !strcmp(text + n - k, end);
-}
-
 /* Routers decide which experts run: a small error there changes everything, and they cost next to nothing. */
 static bool is_router(const char *name) {
-    return ends_with(name, ".mlp.gate.weight") || ends_with(name, ".shared_expert_gate.weight") ||
-           ends_with(name, ".router.weight") || ends_with(name, ".block_sparse_moe.gate.weight");
+    return mf__text_ends_with(name, ".mlp.gate.weight") || mf__text_ends_with(name, ".shared_expert_gate.weight") ||
+           mf__text_ends_with(name, ".router.weight") || mf__text_ends_with(name, ".block_sparse_moe.gate.weight");
 }
 
 static int bits_of(const mf__convert_options *opt, const char *name) {

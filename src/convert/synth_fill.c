@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/strbuf.h"
 #include "convert/synth_int.h"
 #include "quant/half.h"
 
@@ -70,15 +71,10 @@ static void random_bytes(random_t *r, uint8_t *out, int64_t n) {
 
 /* ---- matrices ---- */
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && !strcmp(text + n - k, end);
-}
-
 /* Matrices whose output is added to the residual stream. */
 static bool writes_stream(const char *name) {
-    return ends_with(name, "o_proj.weight") || ends_with(name, "out_proj.weight") ||
-           ends_with(name, "down_proj.weight");
+    return mf__text_ends_with(name, "o_proj.weight") || mf__text_ends_with(name, "out_proj.weight") ||
+           mf__text_ends_with(name, "down_proj.weight");
 }
 
 static double deviation_of(const char *name, int64_t n_cols) {
@@ -228,8 +224,8 @@ static void fill_vector(const synth *s, const weight *w, uint8_t *out) {
         float v = 0; /* biases, sinks */
         if (norm) v = 1;
         if (conv) v = (float)(uniform(&r) - 0.5);
-        if (ends_with(w->name, "A_log")) v = (float)log(1 + 15 * uniform(&r));
-        if (ends_with(w->name, "dt_bias")) v = (float)log(expm1(0.001 * pow(100, uniform(&r))));
+        if (mf__text_ends_with(w->name, "A_log")) v = (float)log(1 + 15 * uniform(&r));
+        if (mf__text_ends_with(w->name, "dt_bias")) v = (float)log(expm1(0.001 * pow(100, uniform(&r))));
         memcpy(out + 4 * i, &v, 4);
     }
 }

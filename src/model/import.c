@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/strbuf.h"
 #include "model/names.h"
 
 mf_status mf__import_open(const mf__catalog *cat, const mf__blueprint *bp, mf__import *out, mf_error *err) {
@@ -22,15 +23,10 @@ mf_status mf__import_open(const mf__catalog *cat, const mf__blueprint *bp, mf__i
     return mf__fail(err, MF_E_UNSUPPORTED, "no layer tells whether the norms of this checkpoint are zero-centred");
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && !strcmp(text + n - k, end);
-}
-
 static bool is_zero_centred(const mf__import *im, const char *name) {
     const char *const *ends = im->bp->config.family->zero_centred_norms;
     for (int i = 0; im->raw_norms && ends && ends[i]; i++)
-        if (ends_with(name, ends[i])) return true;
+        if (mf__text_ends_with(name, ends[i])) return true;
     return false;
 }
 
@@ -41,7 +37,7 @@ static mf_status regrouped(const mf__import *im, const mf__weight_info *w, const
     *found = false;
     for (const mf__regroup *r = c->family->regroups; r && r->ours; r++) {
         char theirs[MF_MAX_NAME], spelt[MF_MAX_NAME];
-        if (!ends_with(name, r->ours)) continue;
+        if (!mf__text_ends_with(name, r->ours)) continue;
         snprintf(theirs, sizeof theirs, "%.*s%s", (int)(strlen(name) - strlen(r->ours)), name, r->theirs);
         if (!mf__names_find(im->cat, c->family, theirs, spelt)) return MF_OK;
         MF__TRY(mf__catalog_tensor(im->cat, spelt, w->n_cols, &out->stored, err));

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/strbuf.h"
 #include "model/import.h"
 #include "model/names.h"
 
@@ -40,11 +41,6 @@ static mf_status missing(const mf__import *im, int layer, int expert, mf__expert
     return mf__fail(err, MF_E_NOT_FOUND,
                     "the %s matrix of expert %d of layer %d is missing: the checkpoint has none of %s",
                     PART_NAMES[part], expert, layer, list);
-}
-
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && !strcmp(text + n - k, end);
 }
 
 /* X_blocks U8 [experts][rows][groups][16] with X_scales U8 [experts][rows][groups] */
@@ -96,7 +92,7 @@ static mf_status take_expert(const mf__import *im, const mf__expert_spelling *sp
     int n_experts = im->bp->config.moe.n_experts;
     mf__tensor *t = &out->stored;
     bool stacked = !strchr(sp->weight[part], '#');
-    if (ends_with(spelt, "_blocks"))
+    if (mf__text_ends_with(spelt, "_blocks"))
         MF__TRY(mxfp4_blocks(im, spelt, t, err));
     else
         MF__TRY(mf__catalog_tensor(im->cat, spelt, sp->transposed ? 0 : out->n_cols, t, err));

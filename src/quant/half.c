@@ -1,4 +1,4 @@
-/* Conversions from f32 to the small float formats, by integer arithmetic on the bit patterns. */
+/* From f32 to f16, by integer arithmetic on the bit patterns; the other conversions are in the header. */
 #include "quant/half.h"
 
 static uint32_t bits_of(float f) {
@@ -12,12 +12,6 @@ static uint32_t bits_of(float f) {
 static uint32_t shift_round(uint32_t u, int shift) {
     uint32_t q = u >> shift, rest = u & ((1u << shift) - 1), half = 1u << (shift - 1);
     return q + (rest > half || (rest == half && (q & 1)));
-}
-
-uint16_t mf__f32_to_bf16(float f) {
-    uint32_t u = bits_of(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* keep NaN a (quiet) NaN */
-    return (uint16_t)shift_round(u, 16);
 }
 
 uint16_t mf__f32_to_f16(float f) {

@@ -12,6 +12,13 @@ static inline float mf__bf16_to_f32(uint16_t h) {
     return f;
 }
 
+static inline uint16_t mf__f32_to_bf16(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* keep NaN a (quiet) NaN */
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16); /* a carry into the exponent is right: the next power */
+}
+
 /* The value of a small float. magnitude: its exponent and mantissa where f32 has them; bias: by how much exponents of
  * f32 are larger. A subnormal has no hidden bit: it gets one, of which its value is then free again. No branches: loops
  * over these become vector instructions. */
@@ -43,7 +50,6 @@ static inline float mf__f8_e4m3_to_f32(uint8_t b) {
     return mf__half_signed(mf__half_value(a << 20, 120), sign | (a == 0x7f ? 0x7fc00000u : 0));
 }
 
-uint16_t mf__f32_to_bf16(float f);
 uint16_t mf__f32_to_f16(float f);
 
 #endif

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/strbuf.h"
+#include "weights/gguf.h"
 #include "weights/native_build.h"
 
 #define MANIFEST_MAX ((size_t)256 * 1024 * 1024)
@@ -39,11 +41,6 @@ static bool has(const char *dir, const char *name) {
 }
 
 /* ---- what is it, if it is not a model ---- */
-
-static bool is_partial(const char *dir) {
-    size_t n = strlen(dir), m = strlen(MF__PARTIAL);
-    return n > m && strcmp(dir + n - m, MF__PARTIAL) == 0;
-}
 
 static mf_status explain_missing(const char *dir, mf_error *err) {
     char partial[4096];
@@ -139,10 +136,12 @@ static mf_status open_experts(const char *dir, mf__native *out, mf_error *err) {
 /* ---- */
 
 static mf_status open_dir(const char *dir, mf__native *out, mf_error *err) {
-    if (is_partial(dir))
+    if (mf__text_ends_with(dir, MF__PARTIAL))
         return mf__fail(err, MF_E_FORMAT, "%s is what an unfinished conversion left behind: convert the model again",
                         dir);
     if (!mf__path_exists(dir)) return explain_missing(dir, err);
+    if (mf__gguf_is(dir))
+        return mf__fail(err, MF_E_INVALID, "%s is a GGUF file. Convert it first: moeflux convert %s OUT", dir, dir);
     if (!mf__path_is_dir(dir))
         return mf__fail(err, MF_E_INVALID, "not a model directory: %s is a file, expected a directory", dir);
     bool no_memory = false;

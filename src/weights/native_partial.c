@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/strbuf.h"
 #include "weights/native_build.h"
 
 #define MARKER_MAX ((size_t)1 << 20)
@@ -100,8 +101,7 @@ void mf__partial_sweep(const char *partial) {
     DIR *dir = opendir(partial);
     if (!dir) return;
     for (struct dirent *e; (e = readdir(dir));) {
-        size_t n = strlen(e->d_name);
-        if (starts_with(e->d_name, ".moeflux-") && n > 4 && strcmp(e->d_name + n - 4, ".tmp") == 0)
+        if (starts_with(e->d_name, ".moeflux-") && mf__text_ends_with(e->d_name, ".tmp"))
             unlinkat(dirfd(dir), e->d_name, 0);
     }
     closedir(dir);

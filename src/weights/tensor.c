@@ -11,16 +11,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/strbuf.h"
 #include "quant/affine.h"
 #include "weights/catalog_build.h"
 
 #define WEIGHT ".weight"
 #define PACKED "_packed"
-
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
 
 /* The last axis is the columns, the one before it the rows; all others count planes. */
 static mf__tensor plain_view(const mf__entry *e) {
@@ -191,8 +187,8 @@ mf_status mf__catalog_tensor(const mf__catalog *cat, const char *name, int64_t n
                         mf__catalog_count(cat), n > 0 ? mf__catalog_file(cat, 0) : "no file",
                         n > 1 ? " and the files beside it" : "");
     }
-    if (e->type == MF_TYPE_U32 && ends_with(name, WEIGHT)) return affine_view(cat, e, n_cols, out, err);
-    if (e->type == MF_TYPE_I32 && ends_with(name, PACKED)) return packed_view(cat, e, n_cols, out, err);
+    if (e->type == MF_TYPE_U32 && mf__text_ends_with(name, WEIGHT)) return affine_view(cat, e, n_cols, out, err);
+    if (e->type == MF_TYPE_I32 && mf__text_ends_with(name, PACKED)) return packed_view(cat, e, n_cols, out, err);
     mf__tensor t = plain_view(e);
     if (e->type == MF_TYPE_F8_E4M3) {
         char scale_name[MF__NAME_MAX + 16];

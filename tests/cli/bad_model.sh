@@ -47,6 +47,9 @@ opens_not "no config" config.json
 copy_of good m && printf '{"eos_token_id": 100000}' >m/generation_config.json
 opens_not "an end token outside the vocabulary" generation_config.json eos_token_id
 
+printf 'GGUF and more' >model.gguf
+fails "a GGUF file" model.gguf "Convert it first" -- "$moeflux" run model.gguf
+
 fails "no tokenizer" tokenizer.json -- "$moeflux" run good
 fails "an unknown backend" frobnicate -- "$moeflux" run good --backend frobnicate
 fails "golden file missing" nowhere.safetensors -- "$moeflux" check good nowhere.safetensors

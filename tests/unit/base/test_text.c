@@ -159,11 +159,22 @@ static void log_goes_to_the_sink_only(void **state) {
     assert_int_equal(strlen(last_line), 1023);
 }
 
+static void endings(void **state) {
+    (void)state;
+    assert_true(mf__text_ends_with("model.norm.weight", ".weight"));
+    assert_true(mf__text_ends_with(".weight", ".weight"));
+    assert_true(mf__text_ends_with("x", ""));
+    assert_false(mf__text_ends_with("weight", ".weight"));
+    assert_false(mf__text_ends_with("model.weights", ".weight"));
+    assert_false(mf__text_ends_with("", "x"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(status_names_and_texts),
         cmocka_unit_test(errors_carry_code_and_text),
         cmocka_unit_test(strbuf_grows),
+        cmocka_unit_test(endings),
         cmocka_unit_test(arena_is_aligned_zeroed_and_apart),
         cmocka_unit_test(arena_large_block_keeps_the_small_one_open),
         cmocka_unit_test(arena_refuses_overflow),
