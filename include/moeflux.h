@@ -106,9 +106,14 @@ typedef struct mf_route_sink {
     void *user;
 } mf_route_sink;
 
+/* How keys and values are kept. AUTO: f16; f32 with `exact` and with the backend ref, whose results are the reference.
+ * INT8 keeps 8 bits and a scale for every 64 values. */
+typedef enum mf_kv { MF_KV_AUTO, MF_KV_F16, MF_KV_F32, MF_KV_INT8 } mf_kv;
+
 typedef struct mf_model_options {
     const char *backend; /* "auto" (NULL): the fastest that can run the model; "cpu", "ref" */
     bool exact;          /* activations stay f32; otherwise products with quantized weights round them to 8 bits */
+    mf_kv kv;
     int n_threads;       /* compute threads; 0: one per physical core this process may use */
     int64_t ram_bytes;   /* most memory for weights, experts and sessions together; 0: what the machine has left */
     mf_io io;
@@ -152,6 +157,7 @@ typedef struct mf_model_info {
     int64_t expert_bytes;    /* all routed experts */
     int64_t token_bytes;     /* weights that one decoded token touches: a row of the embedding, its experts, the rest */
     int32_t n_expert_layers; /* layers that have routed experts */
+    const char *kv; /* how keys and values are kept: "f16", "f32", "int8" */
     int64_t kv_bytes_per_token;
     int64_t state_bytes; /* recurrent state of one session */
 } mf_model_info;

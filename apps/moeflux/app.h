@@ -53,6 +53,7 @@ typedef struct app_model_options {
     const char *prompt_cache_dir;
     const char *log_routing, *record_routes; /* files; see routes.h */
     bool exact;
+    int kv; /* mf_kv */
     bool verbose;
 } app_model_options;
 

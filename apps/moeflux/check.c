@@ -294,7 +294,8 @@ int cmd_check(int argc, char **argv) {
             "Compares the model's logits, hidden states and greedy continuation with recorded ones, and the ways of\n"
             "evaluating a prompt with each other. Exit code 1 when anything is out of tolerance: cosine below\n"
             "0.999999, a difference above 3e-4 of the largest value (1e-3 beyond 256 tokens), another argmax.\n"
-            "Always with f32 activations, as --exact: use eval to judge the default arithmetic.",
+            "Always with f32 activations and, unless --kv says otherwise, f32 keys and values, as --exact: use eval\n"
+            "to judge the default arithmetic.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
         .min_words = 2,

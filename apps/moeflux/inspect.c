@@ -89,7 +89,7 @@ static void layout_text(const mf__expert_layout *l, char text[96]) {
 
 static void print_sizes(const mf__survey *s) {
     const mf__config *c = &s->bp.config;
-    char text[96], note[128];
+    char text[96], note[128], f32[APP_BYTES_TEXT], int8[APP_BYTES_TEXT];
     printf("\ntrunk (always in memory)\n");
     for (int p = 0; p < MF_SURVEY_PARTS; p++)
         if (s->part_bytes[p]) print_bytes(mf__survey_part_name((mf__survey_part)p), s->part_bytes[p], "");
@@ -111,14 +111,18 @@ static void print_sizes(const mf__survey *s) {
     snprintf(note, sizeof note, "%d experts from disk when nothing is cached", s->n_moe_layers * c->moe.top_k);
     if (s->has_layout) print_bytes("cold", s->cold_bytes, note);
     if (s->has_layout) print_bytes("resident", s->resident_bytes, "read from memory when everything is there");
-    print_bytes("KV cache", s->kv_bytes, "grows with every token");
+    int64_t kv_bytes = mf__blueprint_kv_bytes(&s->bp, MF_TYPE_F16);
+    app_bytes((double)mf__blueprint_kv_bytes(&s->bp, MF_TYPE_F32), f32);
+    app_bytes((double)mf__blueprint_kv_bytes(&s->bp, MF_TYPE_I8), int8);
+    snprintf(note, sizeof note, "grows with every token; --kv f32: %s, int8: %s", f32, int8);
+    print_bytes("KV cache in f16", kv_bytes, note);
 
     printf("\nmemory needed\n");
     if (s->state_bytes)
         print_bytes("state of a session", s->state_bytes, "kept twice, so that a failed call changes nothing");
     snprintf(note, sizeof note, "for all %d positions", c->n_ctx);
-    print_bytes("KV cache", s->kv_bytes * c->n_ctx, note);
-    int64_t least = s->trunk_bytes + 2 * s->state_bytes + s->kv_bytes * c->n_ctx;
+    print_bytes("KV cache in f16", kv_bytes * c->n_ctx, note);
+    int64_t least = s->trunk_bytes + 2 * s->state_bytes + kv_bytes * c->n_ctx;
     print_bytes("at least", least, "trunk, state and a full context");
     if (s->has_layout) print_bytes("with all experts", least + s->expert_bytes, "nothing is read twice");
 }

@@ -35,6 +35,7 @@ static void print_kernels(void) {
         [MF_CPU_INT8] = "products of weights in groups (affine, MXFP4) with 8-bit activations",
         [MF_CPU_F32] = "products with f32 activations: other weights, and all of them with --exact",
         [MF_CPU_ROWWISE] = "norms, activations, convolution, attention, delta rule",
+        [MF_CPU_KV] = "rows of the KV cache",
     };
     const char *sets[MF_CPU_FAMILIES];
     mf__cpu_level best = mf__cpu_level_best();

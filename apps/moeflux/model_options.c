@@ -12,7 +12,8 @@ const char *const app_io_names[] = {"auto", "mmap", "pread", "uring", NULL};
 static const char *const policies[] = {"mix", "lfu", "lru", NULL};
 
 int app_model_rows(void *model_options, opt_def *rows) {
-    static const char *const switches[] = {"auto", "on", "off", NULL}; /* in the order of mf_switch */
+    static const char *const switches[] = {"auto", "on", "off", NULL};    /* in the order of mf_switch */
+    static const char *const kv[] = {"auto", "f16", "f32", "int8", NULL}; /* of mf_kv */
     app_model_options *m = model_options;
     const opt_def all[] = {
         {.name = "backend",
@@ -21,6 +22,12 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .arg = "NAME",
          .help = "auto (default), cpu, ref"},
         {.name = "exact", .kind = OPT_FLAG, .value = &m->exact, .help = "f32 activations in every product (slower)"},
+        {.name = "kv",
+         .kind = OPT_CHOICE,
+         .value = &m->kv,
+         .arg = "TYPE",
+         .choices = kv,
+         .help = "how keys and values are kept: f16 (default; f32 with --exact), f32, int8"},
         {.name = "threads",
          .kind = OPT_INT,
          .value = &m->threads,
@@ -137,6 +144,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mf_model_options_init(&mo);
     mo.backend = opt->backend;
     mo.exact = opt->exact;
+    mo.kv = (mf_kv)opt->kv;
     mo.n_threads = (int)opt->threads;
     mo.experts_per_token = (int)opt->experts_per_token;
     mo.ram_bytes = opt->ram;

@@ -9,14 +9,35 @@
 #include "base/pool.h"
 #include "graph/graph.h"
 #include "quant/expert.h"
+#include "quant/kv.h"
 
-/* The KV rows of one layer of one sequence: a table of blocks, each [block_rows][k_cols] then [block_rows][v_cols]. */
+/* The KV rows of one layer of one sequence: a table of blocks, each block_rows rows of K then as many of V, in one of
+ * the forms of quant/kv.h. */
 typedef struct mf__kv {
     void *const *blocks;
     int32_t block_rows;
     int32_t k_cols, v_cols;
-    mf__type type; /* of the stored rows: F32 */
+    int64_t k_bytes, v_bytes; /* of a row: mf__kv_row_bytes */
+    mf__type type;
 } mf__kv;
+
+static inline mf__kv mf__kv_make(void *const *blocks, int32_t block_rows, mf__type type, int32_t k_cols,
+                                 int32_t v_cols) {
+    return (mf__kv){.blocks = blocks,
+                    .block_rows = block_rows,
+                    .k_cols = k_cols,
+                    .v_cols = v_cols,
+                    .k_bytes = mf__kv_row_bytes(type, k_cols),
+                    .v_bytes = mf__kv_row_bytes(type, v_cols),
+                    .type = type};
+}
+/* Where the row of a position lies. */
+static inline void *mf__kv_k(const mf__kv *kv, int64_t pos) {
+    return (char *)kv->blocks[pos / kv->block_rows] + pos % kv->block_rows * kv->k_bytes;
+}
+static inline void *mf__kv_v(const mf__kv *kv, int64_t pos) {
+    return (char *)kv->blocks[pos / kv->block_rows] + kv->block_rows * kv->k_bytes + pos % kv->block_rows * kv->v_bytes;
+}
 
 /* The state of one layer of one sequence. Recurrent state is read from _in and written to _out, which may be the same:
  * the engine keeps the old one until a whole call has succeeded. Layouts: conv [kernel - 1][channels], oldest row
@@ -57,6 +78,7 @@ typedef struct mf__backend mf__backend;
 
 struct mf__backend {
     const char *name;
+    const char *numerics; /* names the arithmetic, where one backend has several; states are bound to both */
 
     void (*free)(mf__backend *be);
 
@@ -106,7 +128,7 @@ mf__cpu_level mf__cpu_level_best(void);
 
 /* Kernels come in families, and a level may have the kernels of an earlier one for some of them: the name of the
  * instruction set that each family is compiled for. */
-typedef enum mf__cpu_family { MF_CPU_INT8, MF_CPU_F32, MF_CPU_ROWWISE, MF_CPU_FAMILIES } mf__cpu_family;
+typedef enum mf__cpu_family { MF_CPU_INT8, MF_CPU_F32, MF_CPU_ROWWISE, MF_CPU_KV, MF_CPU_FAMILIES } mf__cpu_family;
 void mf__cpu_level_families(mf__cpu_level level, const char *sets[MF_CPU_FAMILIES]);
 
 typedef struct mf__cpu_options {

@@ -120,7 +120,6 @@ static void count(mf__survey *s) {
     for (int32_t l = 0; l < c->n_layers; l++) {
         const mf__layer_kind *kind = &s->bp.kinds[s->bp.kind_of[l]];
         s->n_moe_layers += kind->experts != NULL;
-        s->kv_bytes += ((int64_t)kind->k_cols + kind->v_cols) * (int64_t)sizeof(float);
         s->state_bytes += (kind->conv_floats + kind->delta_floats) * (int64_t)sizeof(float);
     }
     if (s->has_layout) {

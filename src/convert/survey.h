@@ -34,7 +34,6 @@ typedef struct mf__survey {
     int64_t unused_bytes;     /* tensors that a text model does not use */
     int64_t cold_bytes;       /* experts read for one token when none is in memory */
     int64_t resident_bytes;   /* bytes touched for one token when all are */
-    int64_t kv_bytes;         /* KV cache, per token */
     int64_t state_bytes;      /* recurrent state, per session */
     int n_problems;           /* all of them; the first few are kept */
     mf_error problems[MF_SURVEY_PROBLEMS];

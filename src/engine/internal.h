@@ -51,6 +51,7 @@ struct mf_model {
     mf__arena arena; /* names, weight sets, vectors as F32 */
     mf__native native;
     mf__blueprint bp;
+    mf__type kv_type; /* of KV rows */
     mf__expert_layout layout;
     mf__pool *pool;
     mf__backend *be;
@@ -90,7 +91,7 @@ mf_status mf__model_bind(mf_model *m, mf_error *err);
 typedef struct mf__page {
     int refs;
     bool mark;   /* scratch of whoever counts pages */
-    void *mem[]; /* [n_layers]: [MF_KV_BLOCK][k_cols] then [MF_KV_BLOCK][v_cols]; NULL where a layer keeps no KV */
+    void *mem[]; /* [n_layers]: MF_KV_BLOCK rows of K, then of V (quant/kv.h); NULL where a layer keeps no KV */
 } mf__page;
 
 /* A state that nobody changes: what checkpoints, forks and the prompt cache hold. */

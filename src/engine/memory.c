@@ -27,7 +27,7 @@ mf_status mf__backend_copy(mf__backend *be, void *to, const void *from, int64_t 
 
 int64_t mf__page_bytes(const mf_model *m, int layer) {
     const mf__layer_kind *k = kind_of(m, layer);
-    return (int64_t)MF_KV_BLOCK * (k->k_cols + k->v_cols) * (int64_t)sizeof(float);
+    return MF_KV_BLOCK * (mf__kv_row_bytes(m->kv_type, k->k_cols) + mf__kv_row_bytes(m->kv_type, k->v_cols));
 }
 
 void mf__page_release(mf_model *m, mf__page *page) {
@@ -176,11 +176,7 @@ void mf__session_bind_state(mf_session *s, int layer, bool fresh, mf__layer_stat
     const mf__layer_kind *k = kind_of(m, layer);
     const float *from = s->recurrent[fresh ? s->now : !s->now];
     float *to = s->recurrent[!s->now];
-    *out = (mf__layer_state){.kv = {.blocks = s->blocks[layer],
-                                    .block_rows = MF_KV_BLOCK,
-                                    .k_cols = k->k_cols,
-                                    .v_cols = k->v_cols,
-                                    .type = MF_TYPE_F32}};
+    *out = (mf__layer_state){.kv = mf__kv_make(s->blocks[layer], MF_KV_BLOCK, m->kv_type, k->k_cols, k->v_cols)};
     if (!to) return;
     out->conv_in = from + m->conv_off[layer];
     out->conv_out = to + m->conv_off[layer];

@@ -58,6 +58,15 @@ static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error
     return mf__backend_ref_create(m->pool, &m->be, err);
 }
 
+static mf_status choose_kv(mf_model *m, const mf_model_options *opt, mf_error *err) {
+    static const mf__type TYPES[] = {[MF_KV_F16] = MF_TYPE_F16, [MF_KV_F32] = MF_TYPE_F32, [MF_KV_INT8] = MF_TYPE_I8};
+    bool reference = opt->exact || !strcmp(m->be->name, "ref");
+    mf_kv kv = opt->kv != MF_KV_AUTO ? opt->kv : reference ? MF_KV_F32 : MF_KV_F16;
+    if ((unsigned)kv > MF_KV_INT8) return mf__fail(err, MF_E_INVALID, "kv is %d, expected 0 to %d", kv, MF_KV_INT8);
+    m->kv_type = TYPES[kv];
+    return MF_OK;
+}
+
 /* Fewer experts per token than the model has, if the caller wants that. */
 static mf_status choose_top_k(mf_model *m, const mf_model_options *opt, mf__config *config, mf_error *err) {
     m->info.n_experts_trained = config->moe.top_k;
@@ -133,9 +142,10 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
         const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[l]];
         if (k->experts) m->info.expert_bytes += c->moe.n_experts * m->layout.bytes;
         m->info.n_expert_layers += k->experts != NULL;
-        m->info.kv_bytes_per_token += ((int64_t)k->k_cols + k->v_cols) * (int64_t)sizeof(float);
     }
     m->info.token_bytes = token_bytes(m);
+    m->info.kv_bytes_per_token = mf__blueprint_kv_bytes(&m->bp, m->kv_type);
+    m->info.kv = mf__kv_name(m->kv_type);
     m->info.state_bytes = m->recurrent_floats * (int64_t)sizeof(float);
     return MF_OK;
 }
@@ -152,6 +162,7 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     MF__TRY(choose_top_k(m, opt, &config, err));
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(open_backend(m, opt, err));
+    MF__TRY(choose_kv(m, opt, err));
     MF__TRY(mf__model_bind(m, err));
     MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
     MF__TRY(mf__model_open_store(m, opt, err));

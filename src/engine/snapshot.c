@@ -12,10 +12,18 @@ static int64_t pad8(int64_t n) {
     return (n + 7) / 8 * 8;
 }
 
+/* Of a row of layer l. */
+static int64_t k_bytes(const mf__snapshot_shape *shape, int32_t l) {
+    return mf__kv_row_bytes(shape->kv_type, shape->k_cols[l]);
+}
+static int64_t v_bytes(const mf__snapshot_shape *shape, int32_t l) {
+    return mf__kv_row_bytes(shape->kv_type, shape->v_cols[l]);
+}
+
 int64_t mf__snapshot_bytes(const mf__snapshot_shape *shape, int64_t base, int64_t length) {
     int64_t n = length - base, bytes = (int64_t)sizeof(mf__snapshot_header) + pad8(n * 4);
     for (int32_t l = 0; l < shape->n_layers; l++) {
-        bytes += n * (shape->k_cols[l] + (int64_t)shape->v_cols[l]) * 4;
+        bytes += n * (k_bytes(shape, l) + v_bytes(shape, l));
         bytes += (shape->conv_floats[l] + shape->delta_floats[l]) * 4;
     }
     return bytes + 8;
@@ -37,19 +45,27 @@ static mf_status alloc_view(const mf__snapshot_shape *shape, mf__snapshot_view *
     return MF_OK;
 }
 
+static mf_status check_kv_type(const mf__snapshot_shape *shape, uint32_t found, mf_error *err) {
+    if (found == (uint32_t)shape->kv_type) return MF_OK;
+    return mf__fail(
+        err, MF_E_MISMATCH,
+        "the snapshot keeps keys and values as %s, the model was opened with %s; open it with the snapshot's "
+        "kind to use it",
+        mf__kv_name((mf__type)found), mf__kv_name(shape->kv_type));
+}
+
 /* ---- our version ---- */
 
 static mf_status check_header(const mf__snapshot_shape *shape, const mf__snapshot_header *h, size_t size,
                               mf_error *err) {
     if (h->n_layers != (uint32_t)shape->n_layers)
         return mf__fail(err, MF_E_MISMATCH, "the snapshot has %u layers, the model %d", h->n_layers, shape->n_layers);
+    MF__TRY(check_kv_type(shape, h->kv_type, err));
     if (h->fingerprint != shape->fingerprint)
         return mf__fail(err, MF_E_MISMATCH,
                         "the snapshot was made with another model, backend or precision (fingerprint %016llx, this is "
                         "%016llx)",
                         (unsigned long long)h->fingerprint, (unsigned long long)shape->fingerprint);
-    if (h->kv_type != MF_TYPE_F32)
-        return mf__fail(err, MF_E_UNSUPPORTED, "the snapshot's KV rows are of type %u, expected F32", h->kv_type);
     if (h->base < 0 || h->length < h->base || h->length > shape->max_length)
         return mf__fail(err, MF_E_FORMAT, "the snapshot holds positions %lld to %lld, the model takes 0 to %lld",
                         (long long)h->base, (long long)h->length, (long long)shape->max_length);
@@ -66,8 +82,8 @@ static void place_current(const mf__snapshot_shape *shape, mf__snapshot_view *v)
     at += pad8(n * 4);
     for (int32_t l = 0; l < shape->n_layers; l++) {
         v->k_off[l] = at;
-        v->v_off[l] = at + n * shape->k_cols[l] * 4;
-        at = v->v_off[l] + n * shape->v_cols[l] * 4;
+        v->v_off[l] = at + n * k_bytes(shape, l);
+        at = v->v_off[l] + n * v_bytes(shape, l);
     }
     for (int32_t l = 0; l < shape->n_layers; l++) {
         v->conv_off[l] = at;
@@ -139,6 +155,7 @@ static mf_status parse_old(const mf__snapshot_shape *shape, const uint8_t *data,
     int64_t conv = 0, delta = 0, cols = 0;
     bool first = true;
     if (size < at) return mf__fail(err, MF_E_FORMAT, "the snapshot has %zu bytes, its header needs %zu", size, at);
+    MF__TRY(check_kv_type(shape, MF_TYPE_F32, err));
     memcpy(word, data, at);
     for (int32_t l = 0; l < shape->n_layers; l++) {
         if (shape->conv_floats[l]) conv = shape->conv_floats[l] * 4;
@@ -152,8 +169,8 @@ static mf_status parse_old(const mf__snapshot_shape *shape, const uint8_t *data,
             err, MF_E_MISMATCH,
             "the snapshot is of a model with %u layers, KV rows of %llu, states of %u and %u bytes; this one "
             "has %d, %lld, %lld and %lld",
-            word[2], (unsigned long long)found_cols, word[6], word[7], shape->n_layers, (long long)cols, (long long)conv,
-            (long long)delta);
+            word[2], (unsigned long long)found_cols, word[6], word[7], shape->n_layers, (long long)cols,
+            (long long)conv, (long long)delta);
     v->h = (mf__snapshot_header){.magic = word[0], .version = version, .n_layers = word[2], .kv_type = MF_TYPE_F32};
     v->tokens_off = -1;
     for (int32_t l = 0; l < shape->n_layers; l++) MF__TRY(old_layer(shape, l, data, size, &at, v, &first, err));

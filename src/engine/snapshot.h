@@ -2,7 +2,7 @@
  *
  * Little-endian. A header (below), then for the positions [base, length):
  *   tokens  i32 each, padded to 8 bytes
- *   per layer that keeps KV: its K rows, then its V rows
+ *   per layer that keeps KV: its K rows, then its V rows, in the form of quant/kv.h that the header names
  *   per layer with recurrent state: convolution history, then recurrence (at `length`; independent of base)
  *   u64     XXH64 of everything before
  * base > 0 makes an increment, readable only together with the state it goes on from. */
@@ -30,6 +30,7 @@ typedef struct mf__snapshot_shape {
     uint64_t fingerprint;
     int32_t n_layers, n_vocab;
     int64_t max_length;
+    mf__type kv_type;
     const int32_t *k_cols, *v_cols;            /* [n_layers]; 0: no KV */
     const int64_t *conv_floats, *delta_floats; /* [n_layers]; 0: none */
 } mf__snapshot_shape;
@@ -57,7 +58,8 @@ mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uin
 mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, bool recurrent,
                             mf__frozen **out, mf_error *err);
 
-/* Of config, manifest, a sample of every tensor's and every expert file's bytes, backend and numeric mode. */
+/* Of config, manifest, a sample of every tensor's and every expert file's bytes, backend, its arithmetic, KV type and
+ * experts per token. */
 mf_status mf__model_fingerprint(mf_model *m, mf_error *err); /* fills m->shape; does nothing the second time */
 
 #endif

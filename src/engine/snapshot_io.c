@@ -49,6 +49,9 @@ static mf_status compute(const mf_model *m, uint64_t *out, mf_error *err) {
     }
     MF__TRY(hash_experts(&h, m, err));
     mf__hash_update(&h, m->be->name, strlen(m->be->name));
+    mf__hash_update(&h, m->be->numerics, strlen(m->be->numerics));
+    const int32_t mode[] = {(int32_t)m->kv_type, m->bp.config.moe.top_k};
+    mf__hash_update(&h, mode, sizeof mode);
     *out = mf__hash_digest(&h);
     return MF_OK;
 }
@@ -60,7 +63,8 @@ mf_status mf__model_fingerprint(mf_model *m, mf_error *err) {
     int32_t *cols = mf__arena_array(&m->arena, 2 * n, sizeof *cols);
     int64_t *floats = mf__arena_array(&m->arena, 2 * n, sizeof *floats);
     if (!shape || !cols || !floats) return mf__fail(err, MF_E_NOMEM, "no memory for the model's fingerprint");
-    *shape = (mf__snapshot_shape){.n_layers = m->info.n_layers,
+    *shape = (mf__snapshot_shape){.kv_type = m->kv_type,
+                                  .n_layers = m->info.n_layers,
                                   .n_vocab = m->info.n_vocab,
                                   .max_length = m->info.n_ctx,
                                   .k_cols = cols,
@@ -86,7 +90,7 @@ static mf_status move_rows(mf_model *m, mf__page *const *pages, int layer, int64
                            uint8_t *v, bool store, mf_error *err) {
     const mf__layer_kind *kind = &m->bp.kinds[m->bp.kind_of[layer]];
     mf__backend *be = m->be;
-    int64_t k_row = kind->k_cols * 4, v_row = kind->v_cols * 4;
+    int64_t k_row = mf__kv_row_bytes(m->kv_type, kind->k_cols), v_row = mf__kv_row_bytes(m->kv_type, kind->v_cols);
     for (int64_t pos = from; pos < to;) {
         int64_t in_page = pos % MF_KV_BLOCK, n = MF_KV_BLOCK - in_page < to - pos ? MF_KV_BLOCK - in_page : to - pos;
         char *mem = pages[pos / MF_KV_BLOCK]->mem[layer], *mem_v = mem + MF_KV_BLOCK * k_row;
@@ -133,14 +137,15 @@ mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uin
                              .base = base,
                              .length = f->length,
                              .n_layers = (uint32_t)shape->n_layers,
-                             .kv_type = MF_TYPE_F32};
+                             .kv_type = (uint32_t)m->kv_type};
     uint8_t *at = out + sizeof h;
     memcpy(out, &h, sizeof h);
     memset(at, 0, (size_t)((n * 4 + 7) / 8 * 8));
     if (n) memcpy(at, f->tokens + base, (size_t)n * 4);
     at += (n * 4 + 7) / 8 * 8;
     for (int l = 0; l < shape->n_layers; l++) {
-        int64_t k = n * shape->k_cols[l] * 4, v = n * shape->v_cols[l] * 4;
+        int64_t k = n * mf__kv_row_bytes(m->kv_type, shape->k_cols[l]);
+        int64_t v = n * mf__kv_row_bytes(m->kv_type, shape->v_cols[l]);
         if (k + v) MF__TRY(move_rows(m, f->pages, l, base, f->length, at, at + k, false, err));
         at += k + v;
     }

@@ -87,6 +87,15 @@ mf_status mf__blueprint_build(const mf__config *config, mf__blueprint *out, mf_e
     return st;
 }
 
+int64_t mf__blueprint_kv_bytes(const mf__blueprint *bp, mf__type kv_type) {
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < bp->config.n_layers; l++) {
+        const mf__layer_kind *k = &bp->kinds[bp->kind_of[l]];
+        bytes += mf__kv_row_bytes(kv_type, k->k_cols) + mf__kv_row_bytes(kv_type, k->v_cols);
+    }
+    return bytes;
+}
+
 void mf__layer_graphs(const mf__layer_kind *kind, const mf__graph *out[MF_LAYER_GRAPHS]) {
     out[0] = kind->mix;
     out[1] = kind->shared;

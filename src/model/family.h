@@ -6,6 +6,7 @@
 #include "graph/graph.h"
 #include "model/config.h"
 #include "quant/expert.h"
+#include "quant/kv.h"
 #include "weights/catalog.h"
 
 /* One kind of layer: what all layers with the same mixer and the same feed-forward share.
@@ -116,6 +117,7 @@ const char *mf__mixer_name(mf__mixer mixer); /* "full" */
 /* Graphs for config (which mf__config_parse filled). */
 mf_status mf__blueprint_build(const mf__config *config, mf__blueprint *out, mf_error *err);
 void mf__blueprint_free(mf__blueprint *bp);
+int64_t mf__blueprint_kv_bytes(const mf__blueprint *bp, mf__type kv_type); /* of one token, in all layers */
 void mf__layer_graphs(const mf__layer_kind *kind, const mf__graph *out[MF_LAYER_GRAPHS]); /* NULL where absent */
 
 /* Between reading a config and building: lets the family see the tensors, of a checkpoint or of a native directory. */

@@ -14,6 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const int32_t K_COLS[LAYERS] = {0, 4, 0, 4}, V_COLS[LAYERS] = {0, 2, 0, 2};
 static const int64_t CONV[LAYERS] = {6, 0, 6, 0}, DELTA[LAYERS] = {8, 0, 8, 0};
 static const mf__snapshot_shape SHAPE = {.fingerprint = 0x0807060504030201,
+                                         .kv_type = MF_TYPE_F32,
                                          .n_layers = LAYERS,
                                          .n_vocab = 100,
                                          .max_length = 64,

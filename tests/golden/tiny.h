@@ -10,7 +10,8 @@
 #define TINY_LAYERS 8
 #define TINY_FULL_LAYERS 2 /* that keep KV */
 
-/* Group setup and teardown: *state is the directory's name. tiny_checkpoint must be set before. */
+/* Group setup and teardown: *state is the directory's name. tiny_checkpoint must be set before; where that is a model
+ * directory already, it is used as it is. */
 extern const char *tiny_checkpoint;
 int tiny_setup(void **state);
 int tiny_teardown(void **state);

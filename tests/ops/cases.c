@@ -168,6 +168,15 @@ static void fill_large(op_rig *rig) {
     for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) x[i] *= 90;
 }
 
+/* Keys and values from too large for f16 down to less than any group's scale, and parts that are all zero. */
+static void fill_huge(op_rig *rig) {
+    static const float ends[] = {1e6f, -7e4f, 65519, -65520, 3e-6f, -1e-7f, 1e-38f, -2049};
+    for (int k = 0; k < 2; k++) {
+        float *x = rig->in[rig->op->in[k]];
+        for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, k); i++) x[i] = i / 64 % 2 ? 0 : ends[(i * 5 + k) % 8];
+    }
+}
+
 /* Where an epsilon is as large as what it is added to. */
 static void fill_tiny(op_rig *rig) {
     float *x = rig->in[rig->op->in[0]];
@@ -286,6 +295,15 @@ const op_case OP_CASES[] = {
     {"kv_append across blocks", 0, build_kv_append, expect_kv_append, .seqs = {{9, 3}, {1, 4}, {1, 7}}, .k_cols = 6,
      .v_cols = 6},
 
+    {"kv_append f16", 0, build_kv_append, expect_kv_append, .seqs = FEW, .k_cols = 37, .v_cols = 4,
+     .kv_type = MF_TYPE_F16},
+    {"kv_append f16 of extremes", 0, build_kv_append, expect_kv_append, fill_huge, .seqs = FEW, .k_cols = 20,
+     .v_cols = 20, .kv_type = MF_TYPE_F16},
+    {"kv_append int8", 0, build_kv_append, expect_kv_append, .seqs = {{9, 3}, {1, 4}, {1, 7}}, .k_cols = 150,
+     .v_cols = 7, .kv_type = MF_TYPE_I8},
+    {"kv_append int8 of extremes", 0, build_kv_append, expect_kv_append, fill_huge, .seqs = FEW, .k_cols = 128,
+     .v_cols = 70, .kv_type = MF_TYPE_I8},
+
     {"attention", 2e-6, build_attention, expect_attention, .seqs = FEW, .p = ATTN(4, 4, 8), .k_cols = 32, .v_cols = 32},
     {"attention grouped", 2e-6, build_attention, expect_attention, .seqs = FEW, .p = ATTN(6, 2, 8), .k_cols = 16,
      .v_cols = 16},
@@ -299,6 +317,10 @@ const op_case OP_CASES[] = {
      .v_cols = 16, .option = true},
     {"attention window, sinks", 2e-6, build_attention, expect_attention, .seqs = MANY, .p = WINDOW(4, 2, 8, 5),
      .k_cols = 16, .v_cols = 16, .option = true},
+    {"attention f16", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}}, .p = ATTN(6, 3, 13),
+     .k_cols = 39, .v_cols = 39, .kv_type = MF_TYPE_F16},
+    {"attention int8", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}}, .p = ATTN(6, 3, 40),
+     .k_cols = 120, .v_cols = 120, .kv_type = MF_TYPE_I8},
     {"attention steep", 2e-5, build_attention, expect_attention, fill_large, .seqs = MANY, .p = ATTN(2, 1, 8),
      .k_cols = 8, .v_cols = 8},
 
@@ -313,6 +335,11 @@ const op_case OP_CASES[] = {
      .p = MLA(2, 64, 8, 4, 8, MF_MLA_UNABSORBED), .k_cols = 64, .v_cols = 4, AFFINE(4, 64)},
     {"mla by cost", 4e-6, build_mla, expect_mla_attention, .seqs = {{40, 0}, {1, 70}, {9, 3}}, .cut_matters = true,
      .p = MLA(2, 32, 8, 4, 8, MF_MLA_BY_COST), .k_cols = 32, .v_cols = 4},
+
+    {"mla absorbed f16", 2e-6, build_mla, expect_mla_attention, .seqs = FEW, .p = MLA(3, 21, 8, 5, 6, MF_MLA_ABSORBED),
+     .k_cols = 21, .v_cols = 5, .kv_type = MF_TYPE_F16},
+    {"mla unabsorbed int8", 2e-6, build_mla, expect_mla_attention, .seqs = FEW,
+     .p = MLA(3, 80, 8, 4, 6, MF_MLA_UNABSORBED), .k_cols = 80, .v_cols = 4, .kv_type = MF_TYPE_I8},
 
     {"sigmoid_gate", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, .seqs = FEW, .cols = 24},
     {"sigmoid_gate extreme", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, fill_extremes, .seqs = FEW, .cols = 24},

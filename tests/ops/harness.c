@@ -152,6 +152,39 @@ static void make_inputs(op_rig *rig) {
     }
 }
 
+int64_t op_block_bytes(const op_case *c) {
+    return OP_BLOCK_ROWS * (mf__kv_row_bytes(c->kv_type, c->k_cols) + mf__kv_row_bytes(c->kv_type, c->v_cols));
+}
+
+void op_decode_block(const op_case *c, const uint8_t *block, float *values) {
+    void *blocks[] = {(void *)block};
+    mf__kv kv = mf__kv_make(blocks, OP_BLOCK_ROWS, c->kv_type, c->k_cols, c->v_cols);
+    for (int r = 0; r < OP_BLOCK_ROWS; r++) {
+        mf__kv_decode_row(c->kv_type, mf__kv_k(&kv, r), c->k_cols, 0, c->k_cols, values + r * c->k_cols);
+        mf__kv_decode_row(c->kv_type, mf__kv_v(&kv, r), c->v_cols, 0, c->v_cols,
+                          values + OP_BLOCK_ROWS * c->k_cols + r * c->v_cols);
+    }
+}
+
+/* Random rows, and what is left of their values after being kept. */
+static void make_kv(op_rig *rig, op_state *st) {
+    const op_case *c = rig->c;
+    int64_t floats = (int64_t)OP_BLOCK_ROWS * (c->k_cols + c->v_cols);
+    st->kv = random_floats(rig, st->n_blocks * floats, 1);
+    st->kv_bytes = take(&rig->arena, st->n_blocks, (size_t)op_block_bytes(c));
+    for (int b = 0; b < st->n_blocks; b++) {
+        void *blocks[] = {st->kv_bytes + b * op_block_bytes(c)};
+        mf__kv kv = mf__kv_make(blocks, OP_BLOCK_ROWS, c->kv_type, c->k_cols, c->v_cols);
+        float *values = st->kv + b * floats;
+        for (int r = 0; r < OP_BLOCK_ROWS; r++) {
+            mf__kv_encode_row(c->kv_type, values + r * c->k_cols, c->k_cols, mf__kv_k(&kv, r));
+            mf__kv_encode_row(c->kv_type, values + OP_BLOCK_ROWS * c->k_cols + r * c->v_cols, c->v_cols,
+                              mf__kv_v(&kv, r));
+        }
+        op_decode_block(c, blocks[0], values);
+    }
+}
+
 static void make_states(op_rig *rig) {
     const op_case *c = rig->c;
     if (rig->op->kind == MF_OP_CONV1D) rig->conv_floats = (c->p.conv.n_kernel - 1) * (int64_t)c->cols;
@@ -161,7 +194,7 @@ static void make_states(op_rig *rig) {
         op_state *st = &rig->state[s];
         int64_t block = (int64_t)OP_BLOCK_ROWS * (c->k_cols + c->v_cols);
         if (block) st->n_blocks = (int32_t)((c->seqs[s].pos + c->seqs[s].n_rows + OP_BLOCK_ROWS - 1) / OP_BLOCK_ROWS);
-        if (block) st->kv = random_floats(rig, st->n_blocks * block, 1);
+        if (block) make_kv(rig, st);
         if (rig->conv_floats) st->conv = random_floats(rig, rig->conv_floats, 1);
         if (rig->delta_floats) st->delta = random_floats(rig, rig->delta_floats, 1);
     }

@@ -38,6 +38,7 @@ struct op_case {
     mf__type w_type; /* of matrices and experts; bits, group for AFFINE */
     int bits, group;
     int32_t k_cols, v_cols; /* KV rows; 0: none */
+    mf__type kv_type;       /* ... as they are kept */
     int32_t n_experts;      /* of the bank; 0: none */
     bool every_other;       /* the bank has only the experts with even numbers */
     bool cut_matters;       /* how rows are cut into submissions may change the last bits */
@@ -46,7 +47,8 @@ struct op_case {
 /* What a sequence remembers, on the host. */
 typedef struct op_state {
     int32_t n_blocks;
-    float *kv; /* [n_blocks][OP_BLOCK_ROWS * (k_cols + v_cols)] */
+    float *kv;         /* [n_blocks][OP_BLOCK_ROWS * (k_cols + v_cols)]: the values */
+    uint8_t *kv_bytes; /* [n_blocks][op_block_bytes]: as they are kept */
     float *conv, *delta;
 } op_state;
 
@@ -112,6 +114,10 @@ static inline double op_w(const op_rig *rig, int k, int64_t i) {
 static inline double *op_out(const op_rig *rig, op_result *want, int k) {
     return want->out[rig->op->out[k]];
 }
+int64_t op_block_bytes(const op_case *c);
+/* The values of a block as it is kept. */
+void op_decode_block(const op_case *c, const uint8_t *block, float *values);
+
 /* Where K (or V, at offset OP_BLOCK_ROWS * k_cols) of a position lies in an op_state's kv. */
 static inline int64_t op_k_at(const op_rig *rig, int64_t pos) {
     int64_t block = (int64_t)OP_BLOCK_ROWS * (rig->c->k_cols + rig->c->v_cols);

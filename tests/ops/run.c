@@ -10,11 +10,13 @@
 
 #include "harness.h"
 
+#define MAX_BLOCKS 512
+
 #define OK(call) assert_int_equal(call, MF_OK)
 
 /* A sequence's state in the backend's memory; recurrent halves trade places after each submission. */
 typedef struct live {
-    void *blocks[64];
+    void *blocks[MAX_BLOCKS];
     void *conv[2], *delta[2];
     int now;
     mf__layer_state state;
@@ -61,9 +63,9 @@ static int64_t block_floats(const op_rig *rig) {
 static void start_sequence(runner *r, int s) {
     const op_state *st = &r->rig->state[s];
     live *l = &r->seqs[s];
-    assert_true(st->n_blocks <= 64);
+    assert_true(st->n_blocks <= MAX_BLOCKS);
     for (int b = 0; b < st->n_blocks; b++)
-        l->blocks[b] = upload(r->be, st->kv ? st->kv + b * block_floats(r->rig) : NULL, block_floats(r->rig) * 4);
+        l->blocks[b] = upload(r->be, st->kv_bytes + b * op_block_bytes(r->rig->c), op_block_bytes(r->rig->c));
     l->conv[0] = upload(r->be, st->conv, r->rig->conv_floats * 4);
     l->delta[0] = upload(r->be, st->delta, r->rig->delta_floats * 4);
     l->conv[1] = rubbish(r->be, r->rig->conv_floats); /* nothing may be read from there */
@@ -73,15 +75,12 @@ static void start_sequence(runner *r, int s) {
 static void bind_state(runner *r, int s) {
     live *l = &r->seqs[s];
     int to = r->mode->in_place ? l->now : !l->now;
-    l->state = (mf__layer_state){.kv = {.blocks = l->blocks,
-                                        .block_rows = OP_BLOCK_ROWS,
-                                        .k_cols = r->rig->c->k_cols,
-                                        .v_cols = r->rig->c->v_cols,
-                                        .type = MF_TYPE_F32},
-                                 .conv_in = l->conv[l->now],
-                                 .conv_out = l->conv[to],
-                                 .delta_in = l->delta[l->now],
-                                 .delta_out = l->delta[to]};
+    l->state = (mf__layer_state){
+        .kv = mf__kv_make(l->blocks, OP_BLOCK_ROWS, r->rig->c->kv_type, r->rig->c->k_cols, r->rig->c->v_cols),
+        .conv_in = l->conv[l->now],
+        .conv_out = l->conv[to],
+        .delta_in = l->delta[l->now],
+        .delta_out = l->delta[to]};
     l->now = to;
 }
 
@@ -93,11 +92,23 @@ static void fetch(runner *r, const void *from, int64_t n, double *to) {
     free(x);
 }
 
+static void fetch_block(runner *r, const void *from, double *to) {
+    int64_t bytes = op_block_bytes(r->rig->c), n = block_floats(r->rig);
+    uint8_t *kept = malloc((size_t)bytes);
+    float *values = malloc((size_t)n * sizeof *values);
+    assert_true(kept && values);
+    OK(r->be->download(r->be, kept, from, bytes, NULL));
+    op_decode_block(r->rig->c, kept, values);
+    for (int64_t i = 0; i < n; i++) to[i] = values[i];
+    free(values);
+    free(kept);
+}
+
 static void finish_sequence(runner *r, int s) {
     live *l = &r->seqs[s];
     int64_t block = block_floats(r->rig);
     for (int b = 0; b < r->rig->state[s].n_blocks; b++) {
-        if (block) fetch(r, l->blocks[b], block, r->got->kv[s] + b * block);
+        if (block) fetch_block(r, l->blocks[b], r->got->kv[s] + b * block);
         drop(r->be, l->blocks[b]);
     }
     if (r->rig->conv_floats) fetch(r, l->conv[l->now], r->rig->conv_floats, r->got->conv[s]);

@@ -216,6 +216,8 @@ static void build_attention(mf__graph *g, const op_case *c) {
     mf__g_attention(g, q, c->option ? mf__g_vector(g, "sinks", 1, c->p.attn.n_heads) : MF_NO_WEIGHT, c->p);
 }
 
+static const mf__type KV_TYPES[] = {MF_TYPE_F32, MF_TYPE_F16, MF_TYPE_I8};
+
 static void test_attention(void **state) {
     static const struct {
         int32_t heads, kv_heads, dim, tokens;
@@ -238,9 +240,65 @@ static void test_attention(void **state) {
                          .option = i % 3 < 2,
                          .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
                          .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim};
-            run_case(&c, &r, 4e-6, i % 2);
+            for (size_t t = 0; t < MF__COUNT(KV_TYPES); t++) {
+                c.kv_type = KV_TYPES[t];
+                run_case(&c, &r, 4e-6, i % 2);
+            }
         }
         close_rack(&r);
+    }
+}
+
+/* The number of threads changes no bit, and the result is right. */
+static void run_on_one_and_five(const op_case *c, mf__cpu_level level, double tolerance) {
+    rack one = open_rack(level, true, 1), five = open_rack(level, true, 5);
+    op_rig rig;
+    op_result r1, r5, want;
+    op_rig_init(&rig, c);
+    op_result_init(&r1, &rig);
+    op_result_init(&r5, &rig);
+    op_result_init(&want, &rig);
+    op_run(&rig, one.be, &TOGETHER, &r1);
+    op_run(&rig, five.be, &TOGETHER, &r5);
+    op_compare(&rig, c->name, &r5, &r1, 0);
+    c->expect(&rig, &want);
+    op_compare(&rig, c->name, &r1, &want, tolerance);
+    op_result_free(&r1);
+    op_result_free(&r5);
+    op_result_free(&want);
+    op_rig_free(&rig);
+    close_rack(&one);
+    close_rack(&five);
+}
+
+/* Few queries over many keys, which are then cut into parts: sinks counted once, windows that begin inside a part. */
+static void test_long_attention(void **state) {
+    static const struct {
+        int32_t heads, kv_heads, dim, tokens, window;
+        int64_t pos;
+    } SHAPES[] = {{16, 2, 64, 1, 0, 1299},
+                  {8, 8, 20, 3, 0, 700},
+                  {4, 1, 16, 20, 520, 900},
+                  {6, 2, 8, 1, 530, 1100},
+                  {2, 1, 8, 1, 0, 511}};
+    (void)state;
+    EACH_LEVEL(level) {
+        for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
+            op_case c = {.name = "long attention",
+                         .build = build_attention,
+                         .expect = expect_attention,
+                         .seqs = {{SHAPES[i].tokens, SHAPES[i].pos}, {1, 3}},
+                         .p = {.attn = {.n_heads = SHAPES[i].heads,
+                                        .n_kv_heads = SHAPES[i].kv_heads,
+                                        .head_dim = SHAPES[i].dim,
+                                        .scale = 0.4f,
+                                        .window = SHAPES[i].window}},
+                         .option = i % 2,
+                         .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
+                         .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
+                         .kv_type = KV_TYPES[i % 3]};
+            run_on_one_and_five(&c, level, 1e-5);
+        }
     }
 }
 
@@ -374,11 +432,17 @@ static int choose_levels(int n_names, char **names) {
 int main(int argc, char **argv) {
     if (choose_levels(argc - 1, argv + 1)) return 2;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),         cmocka_unit_test(test_common_table),
-        cmocka_unit_test(test_int8_products),  cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_float_products), cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_attention),      cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_threads),        cmocka_unit_test(test_products_together),
+        cmocka_unit_test(test_create),
+        cmocka_unit_test(test_common_table),
+        cmocka_unit_test(test_int8_products),
+        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_float_products),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_long_attention),
+        cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_products_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

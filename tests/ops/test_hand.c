@@ -139,7 +139,7 @@ static void test_convolution_window(void **state) {
 static void test_query_heads_share_kv_heads(void **state) {
     float q[] = {1, 1, 1, 1}, o[4], block[4] = {5, 6, /* k */ 50, 60 /* v */};
     void *blocks[] = {block};
-    mf__layer_state st = {.kv = {.blocks = blocks, .block_rows = 1, .k_cols = 2, .v_cols = 2, .type = MF_TYPE_F32}};
+    mf__layer_state st = {.kv = mf__kv_make(blocks, 1, MF_TYPE_F32, 2, 2)};
     mf__op_params p = {.attn = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 1, .scale = 1}};
     mf__graph *g = begin();
     (void)state;
@@ -156,7 +156,7 @@ static void test_query_heads_share_kv_heads(void **state) {
 static void test_rows_see_their_past_across_blocks(void **state) {
     float q[] = {1, 1, 1}, o[3], first[8] = {0, 0, 0, 0, 1, 2, 3, 4}, second[8] = {0, 0, 0, 0, 5, 6, 100, 100};
     void *blocks[] = {first, second};
-    mf__layer_state st = {.kv = {.blocks = blocks, .block_rows = 4, .k_cols = 1, .v_cols = 1, .type = MF_TYPE_F32}};
+    mf__layer_state st = {.kv = mf__kv_make(blocks, 4, MF_TYPE_F32, 1, 1)};
     mf__op_params p = {.attn = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 1, .scale = 1}};
     mf__graph *g = begin();
     (void)state;

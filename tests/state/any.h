@@ -1,4 +1,4 @@
-/* A tiny model of any family, opened for tests of state: tokens are small numbers, logits the whole row. */
+/* A model of any family, opened for tests of state: tokens are small numbers, logits the whole row. */
 #ifndef TESTS_STATE_ANY_H
 #define TESTS_STATE_ANY_H
 
@@ -18,6 +18,31 @@
  * there only passes of the same length give the same bits, so its tests use passes of one token. */
 static int any_chunk;
 
+/* Options behind a test's own arguments: kv=f16|f32|int8, backend=cpu|ref, seed=N. */
+static mf_kv any_kv;
+static const char *any_backend = "ref";
+static uint64_t any_seed = 12345;
+
+static inline bool any_options(int argc, char **argv, int at) {
+    static const char *const KV[] = {"kv=auto", "kv=f16", "kv=f32", "kv=int8"};
+    for (; at < argc; at++) {
+        bool known = false;
+        for (int k = 0; k < 4; k++)
+            if (!strcmp(argv[at], KV[k])) any_kv = (mf_kv)k, known = true;
+        if (!strncmp(argv[at], "backend=", 8)) any_backend = argv[at] + 8, known = true;
+        if (!strncmp(argv[at], "seed=", 5)) any_seed = strtoull(argv[at] + 5, NULL, 10), known = true;
+        if (!known) return false;
+    }
+    return true;
+}
+
+static inline void any_model_options(mf_model_options *opt, int n_threads) {
+    mf_model_options_init(opt);
+    opt->backend = any_backend;
+    opt->kv = any_kv;
+    opt->n_threads = n_threads;
+}
+
 static inline mf_session *any_session(mf_model *m) {
     return tiny_session(m, 0, any_chunk);
 }
@@ -26,9 +51,7 @@ static inline mf_model *any_open(const char *dir) {
     mf_model_options opt;
     mf_model *m = NULL;
     mf_error err = {0};
-    mf_model_options_init(&opt);
-    opt.backend = "ref";
-    opt.n_threads = 2;
+    any_model_options(&opt, 2);
     if (mf_model_open(dir, &opt, &m, &err) != MF_OK) fail_msg("%s", err.text);
     return m;
 }

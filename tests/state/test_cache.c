@@ -21,9 +21,7 @@ static mf_model *open_cached(const char *dir, int64_t ram, const char *cache_dir
     mf_model_options opt;
     mf_model *m = NULL;
     mf_error err = {0};
-    mf_model_options_init(&opt);
-    opt.backend = "ref";
-    opt.n_threads = 1;
+    any_model_options(&opt, 1);
     opt.prompt_cache_ram = ram;
     opt.prompt_cache_dir = cache_dir;
     opt.prompt_cache_disk = disk;
@@ -288,9 +286,7 @@ static void child(const char *dir, const char *disk, uint64_t seed, const float 
     mf_model *m;
     mf_session_options so;
     struct timespec start, now;
-    mf_model_options_init(&opt);
-    opt.backend = "ref";
-    opt.n_threads = 1;
+    any_model_options(&opt, 1);
     opt.prompt_cache_dir = disk;
     opt.prompt_cache_disk = 1 << 20; /* small: entries come and go */
     if (mf_model_open(dir, &opt, &m, NULL) != MF_OK) _exit(2);
@@ -372,7 +368,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_kills_leave_nothing_wrong),
         cmocka_unit_test(test_two_processes_share_a_directory),
     };
-    if (argc != 5 || (n_kills = atoi(argv[3])) < 1 || (n_seconds = atoi(argv[4])) < 1) return 2;
+    if (argc < 5 || (n_kills = atoi(argv[3])) < 1 || (n_seconds = atoi(argv[4])) < 1 || !any_options(argc, argv, 5))
+        return 2;
     tiny_checkpoint = argv[1];
     any_chunk = atoi(argv[2]);
     for (int i = 0; i < N + 16; i++) prompt[i] = (i * 37 + 5 + i * i % 11) % 256;

@@ -195,7 +195,7 @@ static void test_random_sequences(void **state) {
     w.m = any_open(*state);
     w.vocab = any_vocab(w.m);
     w.logits = any_row(w.m, 1);
-    w.rng = 12345;
+    w.rng = any_seed;
     for (int seq = 0; seq < n_sequences; seq++) {
         for (int s = 0; s < N_SESSIONS; s++) {
             w.s[s] = any_session(w.m);
@@ -217,7 +217,7 @@ static void test_random_sequences(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_sequences)};
-    if (argc != 4 || (n_sequences = atoi(argv[3])) < 1) return 2;
+    if (argc < 4 || (n_sequences = atoi(argv[3])) < 1 || !any_options(argc, argv, 4)) return 2;
     tiny_checkpoint = argv[1];
     any_chunk = atoi(argv[2]);
     return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);

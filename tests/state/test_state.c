@@ -107,6 +107,41 @@ static void test_a_snapshot_must_fit_the_context(void **state) {
     mf_model_close(m);
 }
 
+static void test_a_snapshot_of_another_kv_type_is_refused(void **state) {
+    static const char *const NAMES[] = {"", "f16", "f32", "int8"};
+    mf_kv was = any_kv;
+    mf_model *m = any_open(*state);
+    const mf_model_info *info = mf_model_info_get(m);
+    float *logits = any_row(m, 1);
+    mf_session *a = any_session(m);
+    size_t size;
+    any_eval(m, a, prompt, 17, logits);
+    uint8_t *bytes = save(a, &size);
+    for (int kv = MF_KV_F16; kv <= MF_KV_INT8; kv++) {
+        mf_error err = {0};
+        any_kv = (mf_kv)kv;
+        mf_model *other = any_open(*state);
+        mf_session *b = any_session(other);
+        assert_string_equal(mf_model_info_get(other)->kv, NAMES[kv]);
+        mf_status st = mf_state_load(b, bytes, size, &err);
+        if (strcmp(NAMES[kv], info->kv)) {
+            assert_int_equal(st, MF_E_MISMATCH);
+            assert_non_null(strstr(err.text, NAMES[kv]));
+            assert_non_null(strstr(err.text, info->kv));
+            assert_int_equal(mf_memory_length(b), 0);
+        } else {
+            assert_int_equal(st, MF_OK);
+        }
+        mf_session_free(b);
+        mf_model_close(other);
+    }
+    any_kv = was;
+    free(bytes);
+    mf_session_free(a);
+    free(logits);
+    mf_model_close(m);
+}
+
 /* The wire format of moeflux's version 2, written here from its description: f32 rows, a length per layer. */
 static void test_version_2_snapshots_are_read(void **state) {
     mf_model *m = any_open(*state);
@@ -334,6 +369,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_save_load_save_is_identical),
         cmocka_unit_test(test_damaged_snapshots_change_nothing),
         cmocka_unit_test(test_a_snapshot_must_fit_the_context),
+        cmocka_unit_test(test_a_snapshot_of_another_kv_type_is_refused),
         cmocka_unit_test(test_forks_go_their_own_ways),
         cmocka_unit_test(test_a_batch_equals_separate_runs),
         cmocka_unit_test(test_checkpoints),
@@ -341,7 +377,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_prefix_reuse_is_exact),
     };
     const struct CMUnitTest old_format[] = {cmocka_unit_test(test_version_2_snapshots_are_read)};
-    if (argc != 3) return 2;
+    if (argc < 3 || !any_options(argc, argv, 3)) return 2;
     tiny_checkpoint = argv[1];
     any_chunk = atoi(argv[2]);
     for (int i = 0; i < MAX_PROMPT + 8; i++) prompt[i] = (i * 37 + 5 + i * i % 11) % 256;

@@ -1,9 +1,9 @@
 /* The fast CPU backend: private structures.
  *
- * Drivers (cpu.c, matmul.c, experts.c, attention.c, delta.c, rows.c) are compiled once: they share work out over the
- * pool and never touch an instruction set. Kernels are compiled once per instruction set from three templates
- * (product_int8.inc.h, product_f32.inc.h, rowwise.inc.h) over a small vector vocabulary (vec_*.h) and reached through
- * the table below, which is chosen when the backend is made.
+ * Drivers (cpu.c, matmul.c, experts.c, attention.c, attend.c, mla.c, delta.c, rows.c) are compiled once: they share
+ * work out over the pool and never touch an instruction set. Kernels are compiled once per instruction set from four
+ * templates (product_int8.inc.h, product_f32.inc.h, rowwise.inc.h, kv.inc.h) over a small vector vocabulary (vec_*.h)
+ * and reached through the table below, which is chosen when the backend is made.
  *
  * Threads share out rows of a result, never a sum, and what one row's sum looks like depends on the number of tokens
  * in its batch only: results do not depend on the number of threads.
@@ -50,8 +50,8 @@ typedef struct mf__cpu_tile {
 
 /* Queries that share a kv head, one per lane, and their running softmax. */
 typedef struct mf__cpu_queries {
-    float *q;                                                /* [dim][lanes], scaled */
-    float *o;                                                /* [dim][lanes] */
+    float *q;                                                /* [k_dim][lanes], scaled */
+    float *o;                                                /* [v_dim][lanes] */
     float *max, *total;                                      /* [lanes] */
     int64_t first[MF_CPU_MAX_LANES], last[MF_CPU_MAX_LANES]; /* keys each lane may see; last < first: unused */
 } mf__cpu_queries;
@@ -61,6 +61,7 @@ typedef struct mf__cpu_keys {
     const float *k, *v;
     int64_t k_stride, v_stride, first;
     int32_t n; /* <= MF_CPU_KEYS */
+    int32_t k_dim, v_dim;
 } mf__cpu_keys;
 #define MF_CPU_KEYS 32
 
@@ -107,15 +108,20 @@ typedef struct mf__cpu_kernels {
     void (*axpy)(float a, const float *x, int64_t n, float *y); /* y += a x */
     void (*conv)(const float *x, int64_t stride, const float *before, const float *w, int32_t kernel, int32_t n_rows,
                  int64_t n, float *y);
-    void (*attend)(mf__cpu_queries *q, const mf__cpu_keys *keys, int32_t dim);
+    void (*attend)(mf__cpu_queries *q, const mf__cpu_keys *keys);
     void (*delta)(const mf__cpu_delta *d);
+
+    /* kv.inc.h: mf__kv_encode_row and mf__kv_decode_row */
+    void (*kv_encode)(mf__type type, const float *x, int32_t cols, void *row);
+    void (*kv_decode)(mf__type type, const void *row, int32_t cols, int32_t first, int32_t n, float *out);
 } mf__cpu_kernels;
 
 /* What each template gives to the table, one of each per instruction set: <family>_<set>.c. */
 #define MF_CPU_FILL(set)                                                                                               \
     void mf__cpu_int8_##set(mf__cpu_kernels *k);                                                                       \
     void mf__cpu_f32_##set(mf__cpu_kernels *k);                                                                        \
-    void mf__cpu_rowwise_##set(mf__cpu_kernels *k);
+    void mf__cpu_rowwise_##set(mf__cpu_kernels *k);                                                                    \
+    void mf__cpu_kv_##set(mf__cpu_kernels *k);
 MF_CPU_FILL(scalar)
 MF_CPU_FILL(avx2)
 MF_CPU_FILL(avx512)
@@ -208,6 +214,35 @@ mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err);
 int64_t mf__cpu_matmul_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
 int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
 int64_t mf__cpu_attention_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op);
+
+/* ---- attention over cached rows (attend.c) ----------------------------------------------------------------------- */
+
+/* Makes a tile: fills in keys->k and v and their strides for the rows keys->first .. + keys->n, which lie in one KV
+ * block, of a kv head. mem: tile_floats floats of the thread's own. */
+typedef struct mf__cpu_attend mf__cpu_attend;
+typedef void mf__cpu_tile_fn(const mf__cpu_attend *a, int32_t kv_head, int thread, float *mem, mf__cpu_keys *keys);
+
+struct mf__cpu_attend {
+    int32_t n_heads, n_kv_heads, k_dim, v_dim;
+    float scale;
+    int32_t window;     /* 0: none */
+    const float *sinks; /* [n_heads], or NULL */
+    int item_vectors;   /* vectors of queries that share a walk over the keys, <= MF_CPU_MAX_VECTORS */
+    mf__cpu_tile_fn *tile;
+    int64_t tile_floats;
+    const mf__cpu_run *r;
+    void *ctx; /* of tile */
+    /* the rows of one sequence */
+    const mf__kv *kv;
+    int64_t pos;
+    int32_t n_rows;
+    const float *q; /* [n_rows][n_heads][k_dim] */
+    float *o;       /* [n_rows][n_heads][v_dim] */
+};
+#define MF_CPU_MAX_VECTORS 64
+
+int64_t mf__cpu_attend_bytes(const mf__cpu_kernels *k, int threads, const mf__cpu_attend *a);
+mf_status mf__cpu_attend_rows(const mf__cpu_attend *a, mf__cpu_bump scratch, mf_error *err);
 
 /* ---- products (product.c) ---------------------------------------------------------------------------------------- */
 

@@ -44,7 +44,7 @@ mf__cpu_level mf__cpu_level_best(void) {
 
 /* A later FILL of a family replaces an earlier one. */
 #define FILL(family, FAMILY, set) (mf__cpu_##family##_##set(out), out->sets[MF_CPU_##FAMILY] = #set)
-#define FILL_ALL(set) (FILL(int8, INT8, set), FILL(f32, F32, set), FILL(rowwise, ROWWISE, set))
+#define FILL_ALL(set) (FILL(int8, INT8, set), FILL(f32, F32, set), FILL(rowwise, ROWWISE, set), FILL(kv, KV, set))
 
 void mf__cpu_kernels_fill(mf__cpu_level level, mf__cpu_kernels *out) {
     *out = (mf__cpu_kernels){0};

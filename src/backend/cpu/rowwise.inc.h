@@ -123,13 +123,13 @@ INLINE vi visible(const mf__cpu_queries *q, int64_t key) {
     return mask;
 }
 
-static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys, int32_t dim) {
+static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys) {
     const vf none = splat(-1e30f);
     vf p[MF_CPU_KEYS], old = load_f(q->max), max = old, total = load_f(q->total);
     int32_t i = 0;
     for (; i + TILE <= keys->n; i += TILE)
-        scores_of(q->q, keys->k + i * keys->k_stride, keys->k_stride, dim, TILE, p + i);
-    for (; i < keys->n; i++) scores_of(q->q, keys->k + i * keys->k_stride, keys->k_stride, dim, 1, p + i);
+        scores_of(q->q, keys->k + i * keys->k_stride, keys->k_stride, keys->k_dim, TILE, p + i);
+    for (; i < keys->n; i++) scores_of(q->q, keys->k + i * keys->k_stride, keys->k_stride, keys->k_dim, 1, p + i);
 
     bool whole = true; /* every lane sees every key */
     for (int j = 0; j < WIDTH; j++)
@@ -151,9 +151,10 @@ static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys, int32_t di
     store_f(q->max, max);
     store_f(q->total, total);
     int32_t c = 0;
-    for (; c + TILE <= dim; c += TILE)
+    for (; c + TILE <= keys->v_dim; c += TILE)
         add_values(q->o + (int64_t)c * WIDTH, p, keys->v + c, keys->v_stride, keys->n, TILE, shrink);
-    for (; c < dim; c++) add_values(q->o + (int64_t)c * WIDTH, p, keys->v + c, keys->v_stride, keys->n, 1, shrink);
+    for (; c < keys->v_dim; c++)
+        add_values(q->o + (int64_t)c * WIDTH, p, keys->v + c, keys->v_stride, keys->n, 1, shrink);
 }
 
 /* ---- the delta rule ---------------------------------------------------------------------------------------------- */

@@ -45,5 +45,8 @@ static inline vf max_of(vf a, vf b) {
 static inline void load_f16(const void *p, vf *out) {
     *out = (vf)_mm256_cvtph_ps(_mm_loadu_si128(p));
 }
+static inline void store_f16(void *p, vf v) {
+    _mm_storeu_si128(p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+}
 
 #endif

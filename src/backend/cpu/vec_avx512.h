@@ -55,5 +55,8 @@ static inline vf max_of(vf a, vf b) {
 static inline void load_f16(const void *p, vf *out) {
     *out = (vf)_mm512_cvtph_ps(_mm256_loadu_si256(p));
 }
+static inline void store_f16(void *p, vf v) {
+    _mm256_storeu_si256(p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+}
 
 #endif

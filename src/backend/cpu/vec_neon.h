@@ -61,5 +61,8 @@ static inline vf max_of(vf a, vf b) {
 static inline void load_f16(const void *p, vf *out) {
     *out = (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
+static inline void store_f16(void *p, vf v) {
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)v)));
+}
 
 #endif

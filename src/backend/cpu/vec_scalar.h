@@ -41,5 +41,9 @@ static inline void load_f16(const void *p, vf *out) {
     memcpy(h, p, sizeof h);
     *out = (vf){mf__f16_to_f32(h[0]), mf__f16_to_f32(h[1]), mf__f16_to_f32(h[2]), mf__f16_to_f32(h[3])};
 }
+static inline void store_f16(void *p, vf v) {
+    uint16_t h[4] = {mf__f32_to_f16(v[0]), mf__f32_to_f16(v[1]), mf__f32_to_f16(v[2]), mf__f32_to_f16(v[3])};
+    memcpy(p, h, sizeof h);
+}
 
 #endif

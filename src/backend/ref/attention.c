@@ -51,8 +51,8 @@ void mf__ref_kv_append(const mf__ref_run *r) {
         const mf__kv *kv = &seg->state->kv;
         for (int32_t t = 0; t < seg->n_rows; t++) {
             int64_t row = seg->row0 + t;
-            memcpy(mf__ref_k_row(kv, seg->pos + t), k + row * kv->k_cols, (size_t)kv->k_cols * sizeof(float));
-            memcpy(mf__ref_v_row(kv, seg->pos + t), v + row * kv->v_cols, (size_t)kv->v_cols * sizeof(float));
+            mf__kv_encode_row(kv->type, k + row * kv->k_cols, kv->k_cols, mf__kv_k(kv, seg->pos + t));
+            mf__kv_encode_row(kv->type, v + row * kv->v_cols, kv->v_cols, mf__kv_v(kv, seg->pos + t));
         }
     }
 }
@@ -65,21 +65,21 @@ static float score(const float *q, const float *k, int32_t dim, float scale) {
 
 /* o = sum_i softmax_i(q . k_i * scale) v_i over the cached rows first .. pos, where first leaves as many rows as the
  * window has. A sink is one more logit of the softmax, without a value. Scores are computed twice, once for the maximum
- * and once for the sum, so that no length needs memory of its own. */
+ * and once for the sum, so that no length needs memory of its own. mem: [head_dim]. */
 static void attend_one(const mf__kv *kv, const float *q, int64_t pos, int32_t kv_head, const float *sink,
-                       const mf__op_params *p, float *o) {
-    int32_t dim = p->attn.head_dim;
+                       const mf__op_params *p, float *mem, float *o) {
+    int32_t dim = p->attn.head_dim, at = kv_head * dim;
     int64_t first = p->attn.window && pos >= p->attn.window ? pos - p->attn.window + 1 : 0;
     float max = sink ? *sink : -FLT_MAX;
     for (int64_t i = first; i <= pos; i++) {
-        float s = score(q, mf__ref_k_row(kv, i) + (int64_t)kv_head * dim, dim, p->attn.scale);
+        float s = score(q, mf__ref_k_row(kv, i, at, dim, mem), dim, p->attn.scale);
         if (s > max) max = s;
     }
     float total = sink ? expf(*sink - max) : 0;
     memset(o, 0, (size_t)dim * sizeof(float));
     for (int64_t i = first; i <= pos; i++) {
-        float e = expf(score(q, mf__ref_k_row(kv, i) + (int64_t)kv_head * dim, dim, p->attn.scale) - max);
-        const float *v = mf__ref_v_row(kv, i) + (int64_t)kv_head * dim;
+        float e = expf(score(q, mf__ref_k_row(kv, i, at, dim, mem), dim, p->attn.scale) - max);
+        const float *v = mf__ref_v_row(kv, i, at, dim, mem);
         total += e;
         for (int32_t c = 0; c < dim; c++) o[c] += e * v[c];
     }
@@ -91,16 +91,15 @@ static void attend(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__ref_run *r = ctx;
     const mf__op_params *p = &r->op->p;
     const float *q = mf__ref_in(r, 0), *sinks = mf__ref_vec(r, 0);
-    float *o = mf__ref_out(r, 0);
+    float *o = mf__ref_out(r, 0), *mem = r->scratch + thread * r->scratch_floats;
     int32_t s = 0;
-    (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int64_t row = i / p->attn.n_heads, head = i % p->attn.n_heads;
         while (row >= r->b->segs[s].row0 + r->b->segs[s].n_rows) s++;
         const mf__segment *seg = &r->b->segs[s];
         int32_t kv_head = (int32_t)head / (p->attn.n_heads / p->attn.n_kv_heads);
         attend_one(&seg->state->kv, q + i * p->attn.head_dim, seg->pos + row - seg->row0, kv_head,
-                   sinks ? sinks + head : NULL, p, o + i * p->attn.head_dim);
+                   sinks ? sinks + head : NULL, p, mem, o + i * p->attn.head_dim);
     }
 }
 

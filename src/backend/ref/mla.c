@@ -24,13 +24,15 @@ typedef struct head {
     float *z;    /* [n_latent] the mixed latent */
     float *k;    /* [TILE][n_nope] */
     float *v;    /* [TILE][v_dim] */
+    float *rows; /* [TILE][n_latent] then [TILE][n_rope]: cached rows, decoded */
     float *max;  /* [n_rows] */
     float *sum;  /* [n_rows] */
 } head;
 
 int64_t mf__ref_mla_scratch(const mf__op *op, int32_t n_rows) {
     int64_t latent = op->p.mla.n_latent, nope = op->p.mla.n_nope, v_dim = op->p.mla.v_dim;
-    return (nope + v_dim) * latent + nope + 2 * latent + TILE * (nope + v_dim) + 2 * (int64_t)n_rows;
+    int64_t cached = latent + op->p.mla.n_rope;
+    return (nope + v_dim) * latent + nope + 2 * latent + TILE * (nope + v_dim + cached) + 2 * (int64_t)n_rows;
 }
 
 static head lay_out(const mf__op_params *p, int32_t n_rows, float *mem) {
@@ -42,7 +44,8 @@ static head lay_out(const mf__op_params *p, int32_t n_rows, float *mem) {
     h.z = h.q + latent;
     h.k = h.z + latent;
     h.v = h.k + TILE * nope;
-    h.max = h.v + TILE * v_dim;
+    h.rows = h.v + TILE * v_dim;
+    h.max = h.rows + TILE * (latent + p->mla.n_rope);
     h.sum = h.max + n_rows;
     return h;
 }
@@ -91,10 +94,12 @@ static void fold(const float *s, const float *const *values, int32_t n, int32_t 
     *max = top;
 }
 
-static void tile_rows(const mf__kv *kv, int64_t first, int32_t n, const float **latents, const float **k_pe) {
+static void tile_rows(const head *h, const mf__kv *kv, int64_t first, int32_t n, const float **latents,
+                      const float **k_pe) {
+    int32_t latent = h->p->mla.n_latent, rope = h->p->mla.n_rope;
     for (int32_t j = 0; j < n; j++) {
-        latents[j] = mf__ref_k_row(kv, first + j);
-        k_pe[j] = mf__ref_v_row(kv, first + j);
+        latents[j] = mf__ref_k_row(kv, first + j, 0, latent, h->rows + (int64_t)j * latent);
+        k_pe[j] = mf__ref_v_row(kv, first + j, 0, rope, h->rows + (int64_t)TILE * latent + (int64_t)j * rope);
     }
 }
 
@@ -113,7 +118,7 @@ static void absorbed(const head *h, const mf__kv *kv, const float *q, int64_t po
         for (int32_t c = 0; c < latent; c++) h->q[c] += q[i] * h->w_uk[(int64_t)i * latent + c];
     for (int64_t first = 0; first <= pos; first += TILE) {
         int32_t n = tile_size(first, pos + 1);
-        tile_rows(kv, first, n, latents, k_pe);
+        tile_rows(h, kv, first, n, latents, k_pe);
         score(h, h->q, latents, latent, q + nope, k_pe, n, s);
         fold(s, latents, n, latent, &max, &sum, h->z);
     }
@@ -156,7 +161,7 @@ static void unabsorbed(const head *h, const mf__segment *seg, const float *q, in
     }
     for (int64_t first = 0; first < end; first += TILE) {
         int32_t n = tile_size(first, end);
-        tile_rows(&seg->state->kv, first, n, latents, k_pe);
+        tile_rows(h, &seg->state->kv, first, n, latents, k_pe);
         expand(h, latents, n);
         int32_t t = first > seg->pos ? (int32_t)(first - seg->pos) : 0; /* rows before see nothing of this tile */
         for (; t < seg->n_rows; t++) {

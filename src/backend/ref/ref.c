@@ -91,6 +91,7 @@ static bool ref_supports(const mf__backend *be, const mf__op *op) {
 static int64_t op_scratch_floats(const mf__graph *g, const mf__op *op, int32_t n_rows) {
     switch (op->kind) {
     case MF_OP_MATMUL: return mf__ref_matmul_scratch(g, op);
+    case MF_OP_ATTENTION: return op->p.attn.head_dim;
     case MF_OP_MLA_ATTENTION: return mf__ref_mla_scratch(op, n_rows);
     case MF_OP_ROUTE: return mf__ref_route_scratch(op);
     case MF_OP_EXPERTS: return mf__ref_experts_scratch(g, op);
@@ -143,6 +144,7 @@ mf_status mf__backend_ref_create(mf__pool *pool, mf__backend **out, mf_error *er
     if (!ref) return mf__fail(err, MF_E_NOMEM, "no memory for the ref backend");
     ref->pool = pool;
     ref->base = (mf__backend){.name = "ref",
+                              .numerics = "f32",
                               .free = ref_free,
                               .alloc = ref_alloc,
                               .release = ref_release,

@@ -37,13 +37,18 @@ float mf__ref_sigmoid(float x);
 float mf__ref_silu(float x);
 float mf__ref_glu_one(const mf__glu *glu, float gate, float up);
 
-/* The address of row `pos` of K or V. */
-static inline float *mf__ref_k_row(const mf__kv *kv, int64_t pos) {
-    return (float *)kv->blocks[pos / kv->block_rows] + pos % kv->block_rows * kv->k_cols;
+/* n values of row `pos` of K or V, from column `first` on; decoded into mem unless they lie there as f32. */
+static inline const float *mf__ref_k_row(const mf__kv *kv, int64_t pos, int32_t first, int32_t n, float *mem) {
+    const void *row = mf__kv_k(kv, pos);
+    if (kv->type == MF_TYPE_F32) return (const float *)row + first;
+    mf__kv_decode_row(kv->type, row, kv->k_cols, first, n, mem);
+    return mem;
 }
-static inline float *mf__ref_v_row(const mf__kv *kv, int64_t pos) {
-    return (float *)kv->blocks[pos / kv->block_rows] + (int64_t)kv->block_rows * kv->k_cols +
-           pos % kv->block_rows * kv->v_cols;
+static inline const float *mf__ref_v_row(const mf__kv *kv, int64_t pos, int32_t first, int32_t n, float *mem) {
+    const void *row = mf__kv_v(kv, pos);
+    if (kv->type == MF_TYPE_F32) return (const float *)row + first;
+    mf__kv_decode_row(kv->type, row, kv->v_cols, first, n, mem);
+    return mem;
 }
 
 /* One function per op family file. */

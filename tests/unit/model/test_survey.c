@@ -45,7 +45,9 @@ static void sizes(void **state) {
     assert_int_equal(s.cold_bytes, 3 * 3 * s.layout.bytes);
     assert_int_equal(s.expert_bytes, 3 * 6 * s.layout.bytes);
     assert_int_equal(s.resident_bytes, s.trunk_bytes - 96 * 64 * 2 + s.cold_bytes);
-    assert_int_equal(s.kv_bytes, 4 * 2 * 64 * 4);
+    assert_int_equal(mf__blueprint_kv_bytes(&s.bp, MF_TYPE_F32), 4 * 2 * 64 * 4);
+    assert_int_equal(mf__blueprint_kv_bytes(&s.bp, MF_TYPE_F16), 4 * 2 * 64 * 2);
+    assert_int_equal(mf__blueprint_kv_bytes(&s.bp, MF_TYPE_I8), 4 * 2 * (64 + 4));
     assert_int_equal(s.state_bytes, 0);
 
     char native[512];
@@ -61,7 +63,7 @@ static void sizes(void **state) {
     assert_int_equal(mf_model_open(native, NULL, &model, NULL), MF_OK);
     assert_int_equal(n.trunk_bytes, mf_model_info_get(model)->trunk_bytes);
     assert_int_equal(n.expert_bytes, mf_model_info_get(model)->expert_bytes);
-    assert_int_equal(n.kv_bytes, mf_model_info_get(model)->kv_bytes_per_token);
+    assert_int_equal(mf__blueprint_kv_bytes(&n.bp, MF_TYPE_F16), mf_model_info_get(model)->kv_bytes_per_token);
     mf_model_close(model);
     mf__survey_free(&s);
     mf__survey_free(&n);
