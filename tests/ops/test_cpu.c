@@ -302,6 +302,49 @@ static void test_long_attention(void **state) {
     }
 }
 
+static void build_mla(mf__graph *g, const op_case *c) {
+    int64_t heads = c->p.mla.n_heads, n = c->p.mla.n_latent, nope = c->p.mla.n_nope, v_dim = c->p.mla.v_dim;
+    mf__act q = mf__g_in_act(g, MF_PORT_SHARED, (int32_t)(heads * (nope + c->p.mla.n_rope)));
+    mf__w first =
+        c->option ? mf__g_matrix(g, "uk", heads * n, nope) : mf__g_matrix(g, "kv_b", heads * (nope + v_dim), n);
+    mf__g_mla_attention(g, q, first, c->option ? mf__g_matrix(g, "uv", heads * v_dim, n) : MF_NO_WEIGHT, c->p);
+}
+
+/* Both forms in every spelling and KV type: one row and several, waves that end inside a segment, segments that share a
+ * wave, keys in parts, heads that do not fill a vector and that need several. */
+static void test_latent_attention(void **state) {
+    static const struct {
+        int32_t heads, n, nope, rope, v_dim;
+        op_seq seqs[OP_MAX_SEQS];
+    } SHAPES[] = {{20, 64, 32, 16, 24, {{1, 30}, {1, 5}, {3, 0}}},
+                  {3, 40, 7, 6, 5, {{37, 3}, {1, 0}}},
+                  {5, 32, 12, 4, 9, {{20, 600}, {1, 520}}},
+                  {16, 48, 16, 8, 16, {{1, 1100}}}};
+    (void)state;
+    EACH_LEVEL(level) {
+        for (size_t i = 0; i < MF__COUNT(SHAPES); i++)
+            for (int form = MF_MLA_ABSORBED; form <= MF_MLA_UNABSORBED; form++) {
+                op_case c = {.name = form == MF_MLA_ABSORBED ? "absorbed" : "unabsorbed",
+                             .build = build_mla,
+                             .expect = expect_mla_attention,
+                             .p = {.mla = {.n_heads = SHAPES[i].heads,
+                                           .n_latent = SHAPES[i].n,
+                                           .n_nope = SHAPES[i].nope,
+                                           .n_rope = SHAPES[i].rope,
+                                           .v_dim = SHAPES[i].v_dim,
+                                           .scale = 0.2f,
+                                           .form = (mf__mla_form)form}},
+                             .option = (i + (size_t)form) % 2,
+                             .w_type = i % 2 ? MF_TYPE_F32 : MF_TYPE_BF16,
+                             .k_cols = SHAPES[i].n,
+                             .v_cols = SHAPES[i].rope,
+                             .kv_type = KV_TYPES[(i + (size_t)form) % 3]};
+                memcpy(c.seqs, SHAPES[i].seqs, sizeof c.seqs);
+                run_on_one_and_five(&c, level, 2e-5);
+            }
+    }
+}
+
 static void build_delta_net(mf__graph *g, const op_case *c) {
     int32_t cols = 2 * c->p.delta.n_k_heads * c->p.delta.k_dim + c->p.delta.n_v_heads * c->p.delta.v_dim;
     mf__act decay = mf__g_in_act(g, MF_PORT_PAIRS, c->p.delta.n_v_heads);
@@ -432,17 +475,12 @@ static int choose_levels(int n_names, char **names) {
 int main(int argc, char **argv) {
     if (choose_levels(argc - 1, argv + 1)) return 2;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),
-        cmocka_unit_test(test_common_table),
-        cmocka_unit_test(test_int8_products),
-        cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_float_products),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_long_attention),
-        cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_products_together),
+        cmocka_unit_test(test_create),           cmocka_unit_test(test_common_table),
+        cmocka_unit_test(test_int8_products),    cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_float_products),   cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_attention),        cmocka_unit_test(test_long_attention),
+        cmocka_unit_test(test_latent_attention), cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_threads),          cmocka_unit_test(test_products_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

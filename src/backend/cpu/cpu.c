@@ -24,6 +24,7 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_KV_APPEND] = mf__cpu_kv_append,
     [MF_OP_ATTENTION] = mf__cpu_attention,
     [MF_OP_SPLIT] = mf__cpu_split,
+    [MF_OP_MLA_ATTENTION] = mf__cpu_mla_attention,
     [MF_OP_SIGMOID_GATE] = mf__cpu_sigmoid_gate,
     [MF_OP_CONV1D] = mf__cpu_conv1d,
     [MF_OP_QK_NORM] = mf__cpu_qk_norm,
@@ -79,6 +80,7 @@ static int64_t op_scratch(const cpu_backend *cpu, const mf__graph *g, const mf__
     case MF_OP_MATMUL: return mf__cpu_matmul_scratch(&cpu->kernels, threads, g, op, n);
     case MF_OP_EXPERTS: return mf__cpu_experts_scratch(&cpu->kernels, threads, g, op, n);
     case MF_OP_ATTENTION: return mf__cpu_attention_scratch(&cpu->kernels, threads, op);
+    case MF_OP_MLA_ATTENTION: return mf__cpu_mla_scratch(&cpu->kernels, threads, op, n);
     default: return 0;
     }
 }

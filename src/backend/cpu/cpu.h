@@ -65,6 +65,19 @@ typedef struct mf__cpu_keys {
 } mf__cpu_keys;
 #define MF_CPU_KEYS 32
 
+/* y[j * y_stride + i] = w row i . x row j */
+typedef struct mf__cpu_cross {
+    const float *w; /* [n_rows] rows of cols values */
+    int64_t w_stride;
+    int32_t n_rows;
+    const float *x; /* [n] */
+    int64_t x_stride;
+    int32_t n;
+    int64_t cols;
+    float *y;
+    int64_t y_stride;
+} mf__cpu_cross;
+
 /* Some rows of the state of one head, through all steps of a segment. */
 typedef struct mf__cpu_delta {
     const float *S_in;
@@ -109,6 +122,7 @@ typedef struct mf__cpu_kernels {
     void (*conv)(const float *x, int64_t stride, const float *before, const float *w, int32_t kernel, int32_t n_rows,
                  int64_t n, float *y);
     void (*attend)(mf__cpu_queries *q, const mf__cpu_keys *keys);
+    void (*cross)(const mf__cpu_cross *c);
     void (*delta)(const mf__cpu_delta *d);
 
     /* kv.inc.h: mf__kv_encode_row and mf__kv_decode_row */
@@ -198,6 +212,7 @@ mf_status mf__cpu_split(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_rope(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_kv_append(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_attention(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_mla_attention(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_sigmoid_gate(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_conv1d(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_qk_norm(mf__cpu_run *r, mf_error *err);
@@ -214,6 +229,7 @@ mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err);
 int64_t mf__cpu_matmul_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
 int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
 int64_t mf__cpu_attention_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op);
+int64_t mf__cpu_mla_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op, int32_t n_rows);
 
 /* ---- attention over cached rows (attend.c) ----------------------------------------------------------------------- */
 

@@ -157,6 +157,44 @@ static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys) {
         add_values(q->o + (int64_t)c * WIDTH, p, keys->v + c, keys->v_stride, keys->n, 1, shrink);
 }
 
+/* ---- products of decoded rows ------------------------------------------------------------------------------------ */
+
+#define CROSS 4 /* rows of each side whose products are summed at the same time */
+
+INLINE void cross_block(const mf__cpu_cross *c, int32_t i, int n_w, int32_t j, int n_x) {
+    const float *w = c->w + i * c->w_stride, *x = c->x + j * c->x_stride;
+    vf sum[CROSS][CROSS] = {{{0}}};
+    int64_t at = 0;
+    for (; at + WIDTH <= c->cols; at += WIDTH) {
+        vf v[CROSS];
+        for (int b = 0; b < n_x; b++) v[b] = load_f(x + b * c->x_stride + at);
+        for (int a = 0; a < n_w; a++) {
+            vf u = load_f(w + a * c->w_stride + at);
+            for (int b = 0; b < n_x; b++) sum[a][b] += u * v[b];
+        }
+    }
+    for (int a = 0; a < n_w; a++)
+        for (int b = 0; b < n_x; b++) {
+            float tail = 0;
+            for (int64_t k = at; k < c->cols; k++) tail += w[a * c->w_stride + k] * x[b * c->x_stride + k];
+            c->y[(j + b) * c->y_stride + i + a] = sum_lanes(sum[a][b]) + tail;
+        }
+}
+
+static void SET(cross)(const mf__cpu_cross *c) {
+    for (int32_t j = 0; j < c->n;) {
+        int32_t i = 0, n_x = c->n - j < CROSS ? 1 : CROSS;
+        if (n_x == CROSS) {
+            for (; i + CROSS <= c->n_rows; i += CROSS) cross_block(c, i, CROSS, j, CROSS);
+            for (; i < c->n_rows; i++) cross_block(c, i, 1, j, CROSS);
+        } else {
+            for (; i + CROSS <= c->n_rows; i += CROSS) cross_block(c, i, CROSS, j, 1);
+            for (; i < c->n_rows; i++) cross_block(c, i, 1, j, 1);
+        }
+        j += n_x;
+    }
+}
+
 /* ---- the delta rule ---------------------------------------------------------------------------------------------- */
 
 /* S <- decay S;  d = beta (v - S k);  S <- S + d k^T;  o = S q. Rows of S do not meet: each goes through all steps
@@ -228,5 +266,6 @@ void SET(mf__cpu_rowwise)(mf__cpu_kernels *k) {
     k->axpy = SET(axpy);
     k->conv = SET(conv);
     k->attend = SET(attend);
+    k->cross = SET(cross);
     k->delta = SET(delta);
 }
