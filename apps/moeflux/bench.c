@@ -51,6 +51,11 @@ mf_status bench_print_json(json_t *object, mf_error *err) {
 static mf_status measure(const char *dir, const bench_options *opt, mf_error *err) {
     if (opt->io && opt->trace) return mf__fail(err, MF_E_INVALID, "--io alone and --trace exclude each other");
     if (opt->prefill + opt->decode == 0) return mf__fail(err, MF_E_INVALID, "--prefill 0 --decode 0 leaves nothing");
+    if (opt->sessions) {
+        if (opt->io || opt->trace) return mf__fail(err, MF_E_INVALID, "--sessions excludes --io alone and --trace");
+        if (!opt->decode) return mf__fail(err, MF_E_INVALID, "--sessions measures decoding: --decode 0 leaves nothing");
+        return bench_sessions(dir, opt, err);
+    }
     return opt->io ? bench_reads(dir, opt, err) : opt->trace ? bench_trace(dir, opt, err) : bench_eval(dir, opt, err);
 }
 
@@ -79,6 +84,13 @@ int cmd_bench(int argc, char **argv) {
          .min = 1,
          .max = BENCH_MAX_RUNS,
          .given = &opt.repeat_given},
+        {.name = "sessions",
+         .kind = OPT_INT,
+         .value = &opt.sessions,
+         .arg = "N",
+         .help = "decode N sessions together, and one alone beside them",
+         .min = 1,
+         .max = BENCH_MAX_SESSIONS},
         {.name = "json", .kind = OPT_FLAG, .value = &opt.json, .help = "print one JSON object"},
         {.name = "io",
          .kind = OPT_CHOICE,
@@ -108,6 +120,7 @@ int cmd_bench(int argc, char **argv) {
                     "  moeflux bench qwen --ram 6G --prefill 0 --json\n"
                     "  moeflux bench qwen --io\n"
                     "  moeflux bench qwen --io --io uring --direct on --repeat 3\n"
+                    "  moeflux bench qwen --sessions 8 --prefill 0 --ram 6G\n"
                     "  moeflux bench qwen --trace qwen.routes --ram 8G --policy lru\n",
     };
     const char *words[OPT_MAX_WORDS];

@@ -8,10 +8,12 @@
 #include "store/store.h"
 
 #define BENCH_MAX_RUNS 99
+#define BENCH_MAX_SESSIONS 64 /* that mf_eval_batch takes */
 
 typedef struct bench_options {
     app_model_options model;
     int64_t prefill, decode, repeat;
+    int64_t sessions; /* 0: the option is not there */
     bool repeat_given;
     bool io; /* the store alone */
     const char *trace;
@@ -36,9 +38,10 @@ mf_status bench_print_json(json_t *object, mf_error *err);
 
 /* ---- the kinds of measurement ------------------------------------------------------------------------------------ */
 
-mf_status bench_eval(const char *dir, const bench_options *opt, mf_error *err);  /* prefill and decode */
-mf_status bench_reads(const char *dir, const bench_options *opt, mf_error *err); /* --io */
-mf_status bench_trace(const char *dir, const bench_options *opt, mf_error *err); /* --trace */
+mf_status bench_eval(const char *dir, const bench_options *opt, mf_error *err);     /* prefill and decode */
+mf_status bench_reads(const char *dir, const bench_options *opt, mf_error *err);    /* --io */
+mf_status bench_sessions(const char *dir, const bench_options *opt, mf_error *err); /* --sessions */
+mf_status bench_trace(const char *dir, const bench_options *opt, mf_error *err);    /* --trace */
 
 /* ---- bench_machine.c: what the machine can do ---------------------------------------------------------------------
  */

@@ -34,6 +34,10 @@ run_it 0 "$moeflux" bench --io "$stories" --io pread --direct off --repeat 1 --j
     has out '"mode": "io"' '"io": "pread"' '"direct": false' '"queue_depth": 16' '"block_bytes": 28672' &&
     holds "$(value gb_s) > 0 && $(value cpu_s_per_gb) > 0 && $(value turn_gb_s) > 0" && ok
 fails "mapped files are not read" "--io mmap" -- "$moeflux" bench "$stories" --io --io mmap
+run_it 0 "$moeflux" bench "$stories" --sessions 3 --prefill 5 --decode 4 --repeat 1 && empty err &&
+    has out " 1 session " " 3 sessions" "times as many tokens" && ok
+run_it 0 "$moeflux" bench "$stories" --sessions 3 --prefill 0 --decode 4 --repeat 1 --json && has out '"sessions": 3' '"gain"' && ok
+fails "sessions that do nothing" "--decode 0" -- "$moeflux" bench "$stories" --sessions 2 --decode 0
 fails "nothing to do" "--prefill 0 --decode 0" -- "$moeflux" bench "$stories" --prefill 0 --decode 0
 fails "two kinds at once" "--trace" -- "$moeflux" bench "$stories" --io --trace x
 
