@@ -94,7 +94,8 @@ typedef struct mf_log_sink {
 typedef struct mf_model mf_model;
 typedef struct mf_session mf_session;
 
-/* How experts come from their files. AUTO: mapped when they all fit in memory, else what the drive is fastest with. */
+/* How experts come from their files. AUTO: mapped when they all fit in memory (see mf_guard_install), else what the
+ * drive is fastest with. */
 typedef enum mf_io { MF_IO_AUTO, MF_IO_MMAP, MF_IO_PREAD, MF_IO_URING } mf_io;
 
 typedef enum mf_switch { MF_SWITCH_AUTO, MF_SWITCH_ON, MF_SWITCH_OFF } mf_switch;
@@ -161,6 +162,12 @@ typedef struct mf_model_info {
     int64_t kv_bytes_per_token;
     int64_t state_bytes; /* recurrent state of one session */
 } mf_model_info;
+
+/* A mapped file that somebody cuts while it is in use raises SIGBUS in whoever touches what is gone. A program may give
+ * moeflux that signal, once and for all its models: then the call that was under way fails with MF_E_IO instead. Faults
+ * elsewhere go to the handler that was there before. The library never does this by itself; without it, AUTO reads
+ * experts into memory where it would otherwise map them, and only the resident weights are mapped. */
+mf_status mf_guard_install(mf_error *err);
 
 /* dir is a native model directory (see docs/FORMAT.md); opt may be NULL. */
 mf_status mf_model_open(const char *dir, const mf_model_options *opt, mf_model **out, mf_error *err);

@@ -81,5 +81,6 @@ static int dispatch(int argc, char **argv) {
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN); /* a reader that goes away must not stop a command half-way: writes fail instead */
     signal(SIGXFSZ, SIG_IGN); /* and so does a file that may not grow further */
+    mf_guard_install(NULL);   /* and a model's file that is cut fails what was using it */
     return app_finish_output(routing_finish(dispatch(argc, argv)));
 }

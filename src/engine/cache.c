@@ -87,6 +87,14 @@ static void put_in_memory(mf_model *m, mf__cache *c, mf__frozen *f) {
     }
 }
 
+bool mf__cache_give_back(mf_model *m) {
+    mf__cache *c = m->cache;
+    if (!c || !c->n) return false;
+    mf__frozen_free(m, c->entries[0]);
+    remove_entry(c, 0);
+    return true;
+}
+
 /* The longest in memory, which becomes the most recently used. */
 static mf__frozen *find_in_memory(mf__cache *c, const int32_t *tokens, int64_t n, int64_t longer_than) {
     int best = -1;

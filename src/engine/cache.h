@@ -28,6 +28,9 @@ void mf__cache_close(mf_model *m, mf__cache *cache);
 mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__frozen **out,
                          mf_error *err);
 
+/* Drops the state in memory that was not used for longest, because its memory is wanted; false: there is none. */
+bool mf__cache_give_back(mf_model *m);
+
 /* Keeps a state. A disk that is full or not writable is logged and otherwise ignored. */
 mf_status mf__cache_put(mf_model *m, mf__frozen *f, mf_error *err);
 

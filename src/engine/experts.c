@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/probe.h"
+#include "engine/cache.h"
 #include "engine/experts.h"
 #include "engine/internal.h"
 
@@ -121,7 +122,8 @@ mf_status mf__model_open_store(mf_model *m, const mf_model_options *opt, mf_erro
 
 mf_status mf__model_alloc(mf_model *m, int64_t bytes, void **out, mf_error *err) {
     *out = NULL;
-    MF__TRY(mf__store_lend(m->store, bytes, err));
+    while (mf__store_lend(m->store, bytes, err) != MF_OK)
+        if (!mf__cache_give_back(m)) return MF_E_NOMEM;
     mf_status st = m->be->alloc(m->be, bytes, out, err);
     if (st != MF_OK) mf__store_lend(m->store, -bytes, NULL);
     return st;

@@ -182,6 +182,9 @@ mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits
     mf__turn_stats_get(s->model->turn, &before);
     mf__turn_cancel_set(s->model->turn, s->opt.cancel, s->opt.cancel_user);
     mf_status st = forward(pass, tokens, logits, n_logits, err);
+    const char *cut = mf__catalog_cut(s->model->native.catalog);
+    if (st == MF_OK && cut)
+        st = mf__fail(err, MF_E_IO, "%s was cut while it was in use; convert the model again, then open it again", cut);
     mf__turn_cancel_set(s->model->turn, NULL, NULL);
     mf__stats_pass(pass, &before);
     return st;

@@ -72,7 +72,7 @@ struct mf_model {
 
 /* engine/experts.c */
 mf_status mf__model_open_store(mf_model *m, const mf_model_options *opt, mf_error *err);
-/* Backend memory that comes out of the model's memory budget. Any thread, but not in a pass. */
+/* Backend memory that comes out of the model's memory budget; cached prompts give way. Under lock, not in a pass. */
 mf_status mf__model_alloc(mf_model *m, int64_t bytes, void **out, mf_error *err);
 void mf__model_release(mf_model *m, int64_t bytes, void *mem); /* NULL is fine */
 

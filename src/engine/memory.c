@@ -125,13 +125,14 @@ static mf_status create(mf_session *s, mf_error *err) {
     mf_model *m = s->model;
     MF__TRY(check_options(s, err));
     MF__TRY(alloc_tables(s, err));
-    for (int half = 0; half < 2 && m->recurrent_floats; half++) {
+    mf_status st = MF_OK;
+    pthread_mutex_lock(&m->lock);
+    for (int half = 0; st == MF_OK && half < 2 && m->recurrent_floats; half++) {
         void *mem;
-        MF__TRY(mf__model_alloc(m, m->recurrent_floats * (int64_t)sizeof(float), &mem, err));
+        st = mf__model_alloc(m, m->recurrent_floats * (int64_t)sizeof(float), &mem, err);
         s->recurrent[half] = mem;
     }
-    pthread_mutex_lock(&m->lock);
-    mf_status st = mf__workspace_reserve(m, s->opt.n_chunk, err);
+    if (st == MF_OK) st = mf__workspace_reserve(m, s->opt.n_chunk, err);
     pthread_mutex_unlock(&m->lock);
     return st;
 }

@@ -158,6 +158,7 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     m->lock_made = true;
     MF__TRY(open_pool(m, opt, err));
     MF__TRY(mf__native_open(dir, &m->native, err));
+    mf__catalog_guard(m->native.catalog);
     MF__TRY(mf__native_config(&m->native, &config, err));
     MF__TRY(choose_top_k(m, opt, &config, err));
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));

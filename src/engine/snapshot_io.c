@@ -20,16 +20,20 @@ static mf_status hash_json(mf__hash *h, const json_t *value, mf_error *err) {
     return MF_OK;
 }
 
-/* The start of every layer's expert file. Manifests with checksums make this redundant, older ones do not. */
+/* The start of every layer's expert file, in whichever directory it is: copies are the same. Manifests with checksums
+ * do not know about other directories, and older ones have none. */
 static mf_status hash_experts(mf__hash *h, const mf_model *m, mf_error *err) {
-    for (int l = 0; l < m->native.n_layers; l++) {
+    const mf__store_config *c = &m->store_config;
+    for (int l = 0; l < c->n_layers; l++) {
         uint8_t sample[SAMPLE_BYTES];
+        const char *path = NULL;
         int fd;
         int64_t size;
-        if (!m->native.expert_files[l]) continue;
-        MF__TRY(mf__file_open(m->native.expert_files[l], &fd, &size, err));
+        for (int d = 0; d < c->n_dirs && !path; d++) path = c->files[d * c->n_layers + l];
+        if (!path) continue;
+        MF__TRY(mf__file_open(path, &fd, &size, err));
         size_t n = size < SAMPLE_BYTES ? (size_t)size : SAMPLE_BYTES;
-        mf_status st = mf__pread_all(fd, sample, n, 0, m->native.expert_files[l], err);
+        mf_status st = mf__pread_all(fd, sample, n, 0, path, err);
         close(fd);
         MF__TRY(st);
         mf__hash_update(h, &size, sizeof size);

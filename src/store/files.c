@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/guard.h"
 #include "store/internal.h"
 
 static mf__expert_file *file_at(const mf__store *s, int dir, int layer) {
@@ -57,7 +59,7 @@ static mf_status check_copies(const mf__store *s, int layer, mf_error *err) {
 mf_status mf__files_open(mf__store *s, const mf__store_config *config, mf_error *err) {
     s->files = mf__table(s, (size_t)s->n_files, sizeof *s->files);
     if (!s->files) return mf__fail(err, MF_E_NOMEM, "no memory for %d expert files", s->n_files);
-    for (int i = 0; i < s->n_files; i++) s->files[i].fd = s->files[i].direct = -1;
+    for (int i = 0; i < s->n_files; i++) s->files[i].fd = s->files[i].direct = s->files[i].guard = -1;
     for (int i = 0; i < s->n_files; i++)
         if (config->files[i]) MF__TRY(open_one(s, config->files[i], &s->files[i], err));
     for (int l = 0; l < s->n_layers; l++) MF__TRY(check_copies(s, l, err));
@@ -86,6 +88,7 @@ mf_status mf__files_map(mf__store *s, mf_error *err) {
             if (!f->path) continue;
             MF__TRY(mf__map_open(f->path, &f->map, err));
             MF__TRY(check_size(s, f->path, (int64_t)f->map.size, err));
+            f->guard = mf__guard_add(f->map.data, f->map.size);
             break; /* one copy is enough */
         }
     }
@@ -97,6 +100,7 @@ void mf__files_close(mf__store *s) {
         mf__expert_file *f = &s->files[i];
         if (f->fd >= 0) close(f->fd);
         if (f->direct >= 0) close(f->direct);
+        mf__guard_remove(f->guard);
         mf__map_close(&f->map);
         free(f->path);
     }
@@ -116,13 +120,27 @@ int64_t mf__files_total(const mf__store *s) {
     return total;
 }
 
-mf_status mf__files_intact(const mf__store *s, int layer, mf_error *err) {
-    for (int d = 0; d < s->n_dirs; d++) {
-        const mf__expert_file *f = file_at(s, d, layer);
-        struct stat st;
-        if (!f->map.data) continue;
-        if (fstat(f->fd, &st)) return mf__fail_errno(err, errno, "%s", f->path);
-        return check_size(s, f->path, st.st_size, err);
-    }
-    return MF_OK;
+/* The copy that is mapped; NULL: none. */
+static const mf__expert_file *mapped_file(const mf__store *s, int layer) {
+    for (int d = 0; d < s->n_dirs; d++)
+        if (file_at(s, d, layer)->map.data) return file_at(s, d, layer);
+    return NULL;
+}
+
+mf_status mf__files_before(const mf__store *s, int layer, int64_t *mark, mf_error *err) {
+    const mf__expert_file *f = mapped_file(s, layer);
+    struct stat st;
+    if (fstat(f->fd, &st)) return mf__fail_errno(err, errno, "%s", f->path);
+    MF__TRY(check_size(s, f->path, st.st_size, err));
+    *mark = mf__guard_faults(f->guard);
+    if (!*mark) return MF_OK;
+    /* It was cut and is whole again; zeros may lie where bytes are now. */
+    void *again = mmap((void *)f->map.data, f->map.size, PROT_READ, MAP_SHARED | MAP_FIXED, f->fd, 0);
+    return again == MAP_FAILED ? mf__fail_errno(err, errno, "mapping %s again", f->path) : MF_OK;
+}
+
+mf_status mf__files_after(const mf__store *s, int layer, int64_t mark, mf_error *err) {
+    const mf__expert_file *f = mapped_file(s, layer);
+    if (mf__guard_faults(f->guard) == mark) return MF_OK;
+    return mf__fail(err, MF_E_IO, "%s was cut while layer %d was using it; convert the model again", f->path, layer);
 }

@@ -58,6 +58,7 @@ typedef struct mf__expert_file {
     int fd;     /* through the page cache */
     int direct; /* past it; -1: not open */
     mf__map map;
+    int guard; /* of the map; -1: none */
 } mf__expert_file;
 
 /* A read to be done: bytes at offset of the file into `to`; the first `need` must arrive. */
@@ -165,6 +166,7 @@ struct mf__turn {
     const int32_t *wanted;
     int n, n_tokens;
     int n_unclaimed, n_claimed, n_given, n_done; /* sum up to n */
+    int64_t mark;                                /* of mf__files_before */
     int n_window;                                /* claimed because they were not there, and not done */
     uint8_t *want;                               /* [n_experts] mf__want of wanted[i] */
     bool *missed;                                /* [n_experts] wanted[i] counts in n_window */
@@ -175,6 +177,11 @@ struct mf__turn {
 
 int64_t mf__now_ns(void);
 
+/* What becomes of a read of n bytes; n, but for tests. */
+static inline int64_t mf__read_fate(const mf__store *s, int64_t n) {
+    return s->config.fault ? s->config.fault(s->config.fault_user, n) : n;
+}
+
 /* files.c */
 mf_status mf__files_open(mf__store *s, const mf__store_config *config, mf_error *err);
 mf_status mf__files_direct(mf__store *s); /* opens for direct reads; MF_E_UNSUPPORTED where the file system refuses */
@@ -182,8 +189,10 @@ mf_status mf__files_map(mf__store *s, mf_error *err);
 void mf__files_close(mf__store *s);
 int64_t mf__files_total(const mf__store *s); /* bytes of all layers, each once */
 bool mf__files_has(const mf__store *s, int layer);
-/* The layer's file is still as long as it must be. For mapped files, where a read beyond the end would be a signal. */
-mf_status mf__files_intact(const mf__store *s, int layer, mf_error *err);
+/* For mapped files, where a read beyond the end would be a signal. before: the layer's file is as long as it must be,
+ * and mapped anew if some of it was lost; the mark is for after: nothing was lost meanwhile. */
+mf_status mf__files_before(const mf__store *s, int layer, int64_t *mark, mf_error *err);
+mf_status mf__files_after(const mf__store *s, int layer, int64_t mark, mf_error *err);
 
 /* slots.c; the lock is held */
 mf_status mf__slots_create(mf__store *s, mf_error *err);

@@ -13,9 +13,11 @@ typedef struct pread_io {
     pthread_t threads[];
 } pread_io;
 
-static ssize_t read_some(const mf__store *s, int fd, void *buf, size_t n, int64_t offset) {
-    if (s->config.read) return s->config.read(s->config.read_user, fd, buf, n, offset);
-    return pread(fd, buf, n, (off_t)offset);
+static ssize_t read_some(const mf__store *s, int fd, void *buf, int64_t n, int64_t offset) {
+    n = mf__read_fate(s, n);
+    if (n > 0) return pread(fd, buf, (size_t)n, (off_t)offset);
+    errno = (int)-n;
+    return n < 0 ? -1 : 0;
 }
 
 /* Returns 0, an errno, or -1 when the file ended; *at: where. A direct read that is refused, or that stopped inside a
@@ -24,7 +26,7 @@ static int read_piece(const mf__store *s, const mf__piece *p, int64_t *at) {
     int fd = p->fd;
     for (int64_t got = 0; got < p->need;) {
         *at = p->offset + got;
-        ssize_t n = read_some(s, fd, p->to + got, (size_t)(p->bytes - got), *at);
+        ssize_t n = read_some(s, fd, p->to + got, p->bytes - got, *at);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (n < 0 && errno == EINVAL && fd != p->fd_buffered) {
             fd = p->fd_buffered;
@@ -39,8 +41,12 @@ static int read_piece(const mf__store *s, const mf__piece *p, int64_t *at) {
 }
 
 /* Has the pages of a mapped file brought in. Kernels that cannot are left to fault them in. */
-static int touch_piece(const mf__piece *p, int64_t *at) {
+static int touch_piece(const mf__store *s, const mf__piece *p, int64_t *at) {
+    int64_t fate;
     *at = p->offset;
+    while ((fate = mf__read_fate(s, p->need)) == -EINTR || fate == -EAGAIN) {
+    }
+    if (fate <= 0) return fate < 0 ? (int)-fate : -1;
 #ifdef MADV_POPULATE_READ
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p->to / page * page;
     size_t n = (size_t)((uintptr_t)p->to + (uintptr_t)p->need - from);
@@ -59,7 +65,7 @@ static void *worker(void *arg) {
     mf__piece p;
     while (mf__feed_take(s, true, &p)) {
         int64_t at = p.offset;
-        int error = p.mapped ? touch_piece(&p, &at) : read_piece(s, &p, &at);
+        int error = p.mapped ? touch_piece(s, &p, &at) : read_piece(s, &p, &at);
         mf__feed_finish(s, &p, error, at);
     }
     return NULL;

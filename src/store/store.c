@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/guard.h"
 #include "base/log.h"
 #include "store/internal.h"
 
@@ -64,7 +65,7 @@ static bool fits(const mf__store *s) {
 static mf_status choose_io(mf__store *s, mf_error *err) {
     const mf__store_config *c = &s->config;
     mf_io kind = c->io;
-    if (kind == MF_IO_AUTO && fits(s) && c->direct != MF_SWITCH_ON) kind = MF_IO_MMAP;
+    if (kind == MF_IO_AUTO && fits(s) && c->direct != MF_SWITCH_ON && mf__guard_installed()) kind = MF_IO_MMAP;
     s->mapped = kind == MF_IO_MMAP;
     if (s->mapped) {
         s->io_kind = kind;
@@ -75,7 +76,7 @@ static mf_status choose_io(mf__store *s, mf_error *err) {
         mf__log(&s->log, MF_LOG_WARN, "experts: the file system does not offer direct reads; using the page cache");
     s->direct = can_direct;
     mf__drive drive = {0};
-    if ((kind == MF_IO_AUTO || c->direct == MF_SWITCH_AUTO) && !c->read) {
+    if ((kind == MF_IO_AUTO || c->direct == MF_SWITCH_AUTO) && !c->fault) {
         MF__TRY(mf__drive_measure(s, &drive, err));
         if (c->direct == MF_SWITCH_AUTO) s->direct = can_direct && drive.direct >= drive.buffered;
     }
@@ -202,14 +203,15 @@ void mf__store_budget_set(mf__store *s, int64_t bytes) {
 mf_status mf__store_lend(mf__store *s, int64_t bytes, mf_error *err) {
     mf_status st = MF_OK;
     pthread_mutex_lock(&s->lock);
-    if (!s->budget_max) {
+    int64_t most = s->mapped ? s->config.budget : s->budget_asked;
+    int64_t least = s->mapped ? mf__files_total(s) : mf__slots_least(s); /* what experts take of it */
+    if (most && bytes > 0 && s->lent + bytes + least > most) {
+        st = mf__fail(err, MF_E_NOMEM,
+                      "%lld bytes more do not fit in the memory budget: %lld of %lld are in use and experts take %lld at "
+                      "least; allow more memory or a shorter context",
+                      (long long)bytes, (long long)s->lent, (long long)most, (long long)least);
+    } else if (!s->budget_max) {
         s->lent += bytes;
-    } else if (s->lent + bytes + mf__slots_least(s) > s->budget_asked && bytes > 0) {
-        st =
-            mf__fail(err, MF_E_NOMEM,
-                     "%lld bytes more do not fit in the memory budget: %lld of %lld are in use and the smallest expert "
-                     "cache takes %lld; allow more memory or a shorter context",
-                     (long long)bytes, (long long)s->lent, (long long)s->budget_asked, (long long)mf__slots_least(s));
     } else {
         s->lent += bytes;
         if (s->budget < s->lent + mf__slots_least(s)) s->budget = s->lent + mf__slots_least(s);

@@ -16,8 +16,6 @@
 #ifndef MF_STORE_STORE_H
 #define MF_STORE_STORE_H
 
-#include <sys/types.h>
-
 #include "base/status.h"
 
 typedef struct mf__store mf__store;
@@ -40,16 +38,18 @@ typedef struct mf__store_config {
     int n_io_threads;      /* reads at a time; 0: chosen */
     const char *policy;    /* NULL: the default */
     const char *cache_dir; /* where the speed of drives is remembered; NULL: nowhere */
-    /* Tests: stands in for pread(2) in the pread engine. */
-    ssize_t (*read)(void *user, int fd, void *buf, size_t n, int64_t offset);
-    void *read_user;
+    /* Tests, below every engine: asked before each read of n bytes, which then reads as many as it says, meets the end
+     * of the file (0) or fails (a negative errno). It may take its time. */
+    int64_t (*fault)(void *user, int64_t n);
+    void *fault_user;
     const char *root; /* tests: stands before /proc and /sys; NULL: "" */
     bool quiet;       /* for a moment's use: do not watch memory pressure */
     mf_log_sink log;
 } mf__store_config;
 
 /* Checks that every layer that some directory has is long enough; the strings of config are copied.
- * io AUTO takes MMAP when all expert files fit in 75 % of the budget, else what the drive is fastest with. */
+ * io AUTO takes MMAP when all expert files fit in 75 % of the budget and cut files are guarded against (base/guard.h),
+ * else what the drive is fastest with. A mapped file that is cut fails the turns that were using it. */
 mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_error *err);
 void mf__store_close(mf__store *store); /* NULL is fine; all turns must be freed before */
 
@@ -70,7 +70,8 @@ void mf__turn_cancel_set(mf__turn *turn, bool (*cancel)(void *user), void *user)
 mf_status mf__turn_begin(mf__turn *turn, int layer, const int32_t *ids, const int32_t *counts, int n, int n_tokens,
                          mf_error *err);
 /* Up to n (of begin) experts that became ready: their ids and addresses. *n_out == 0: all have been given out.
- * A read error comes out here, for the turns that wanted the expert. */
+ * A read error comes out here, for the turns that wanted the expert; what was wrong with experts given out before comes
+ * out with the last call, so a turn's results count only after it. */
 mf_status mf__turn_next(mf__turn *turn, int32_t *ids, const void **blobs, int *n_out, mf_error *err);
 void mf__turn_done(mf__turn *turn, const int32_t *ids, int n);
 void mf__turn_end(mf__turn *turn); /* also after a failure in the middle: forgets the rest of the turn */

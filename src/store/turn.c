@@ -150,7 +150,7 @@ mf_status mf__turn_begin(mf__turn *t, int layer, const int32_t *ids, const int32
                          mf_error *err) {
     mf__store *s = t->store;
     MF__TRY(check_begin(t, layer, ids, n, n_tokens, err));
-    if (s->mapped) MF__TRY(mf__files_intact(s, layer, err));
+    if (s->mapped) MF__TRY(mf__files_before(s, layer, &t->mark, err));
 
     pthread_mutex_lock(&s->lock);
     t->layer = s->now = layer;
@@ -231,10 +231,12 @@ static mf_status wait_ready(mf__turn *t, mf_error *err) {
 }
 
 static mf_status next_locked(mf__turn *t, int32_t *ids, const void **blobs, int *n_out, mf_error *err) {
+    mf__store *s = t->store;
     for (;;) {
         claim_missing(t);
         MF__TRY(collect(t, ids, blobs, n_out, err));
-        if (*n_out || t->n_claimed + t->n_unclaimed == 0) return MF_OK;
+        if (*n_out) return MF_OK;
+        if (t->n_claimed + t->n_unclaimed == 0) return s->mapped ? mf__files_after(s, t->layer, t->mark, err) : MF_OK;
         if (t->n_claimed == 0 && t->n_given > 0)
             return mf__fail(err, MF_E_INTERNAL, "store: no room for more of layer %d until %d experts are done",
                             t->layer, t->n_given);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/guard.h"
 #include "weights/catalog_build.h"
 
 typedef struct mapped_file {
@@ -13,6 +14,7 @@ typedef struct mapped_file {
     mf__map map;
     bool owned;   /* unmapped at close */
     bool on_disk; /* a file, not bytes in memory */
+    int guard;    /* -1: none */
     void *bytes;  /* free()d at close */
 } mapped_file;
 
@@ -32,6 +34,7 @@ mf_status mf__catalog_create(mf__catalog **out, mf_error *err) {
 void mf__catalog_close(mf__catalog *cat) {
     if (!cat) return;
     for (int i = 0; i < cat->n_files; i++) {
+        mf__guard_remove(cat->files[i].guard);
         if (cat->files[i].owned) mf__map_close(&cat->files[i].map);
         free(cat->files[i].bytes);
     }
@@ -47,7 +50,7 @@ static mf_status add_mapped(mf__catalog *cat, const char *path, mf__map map, boo
     char *copy = mf__arena_strdup(&cat->names, path);
     if (!files || !copy) return mf__fail(err, MF_E_NOMEM, "no memory for the table of %s", path);
     *index = cat->n_files;
-    files[cat->n_files++] = (mapped_file){.path = copy, .map = map, .owned = owned, .on_disk = owned};
+    files[cat->n_files++] = (mapped_file){.path = copy, .map = map, .owned = owned, .on_disk = owned, .guard = -1};
     return MF_OK;
 }
 
@@ -62,6 +65,18 @@ mf_status mf__catalog_add_file(mf__catalog *cat, const char *path, int *index, m
 mf_status mf__catalog_add_bytes(mf__catalog *cat, const char *name, const uint8_t *data, size_t size, int *index,
                                 mf_error *err) {
     return add_mapped(cat, name, (mf__map){.data = data, .size = size}, false, index, err);
+}
+
+void mf__catalog_guard(mf__catalog *cat) {
+    for (int i = 0; i < cat->n_files; i++)
+        if (cat->files[i].on_disk && cat->files[i].guard < 0)
+            cat->files[i].guard = mf__guard_add(cat->files[i].map.data, cat->files[i].map.size);
+}
+
+const char *mf__catalog_cut(const mf__catalog *cat) {
+    for (int i = 0; i < cat->n_files; i++)
+        if (mf__guard_faults(cat->files[i].guard)) return cat->files[i].path;
+    return NULL;
 }
 
 const mf__map *mf__catalog_map(const mf__catalog *cat, int file) {

@@ -30,6 +30,11 @@ bool mf__catalog_is_file(const mf__catalog *cat, int file); /* false: bytes in m
  * readers that would rather not fault pages in: a mapped file that shrinks kills the process that touches it. */
 int mf__catalog_where(const mf__catalog *cat, const void *p, int64_t *offset);
 
+/* From now on a byte of these files that is gone reads as zero (see base/guard.h; nothing where that is not installed),
+ * and cut, to be asked after every computation, says which file lost some; NULL: none. */
+void mf__catalog_guard(mf__catalog *cat);
+const char *mf__catalog_cut(const mf__catalog *cat);
+
 /* A catalogue of the same files under other names: derive, put what is wanted, seal. base must outlive it.
  *   put        the bytes of an entry of base; name, dims (same product) and type may be others
  *   put_bytes  bytes of its own; data is taken over (free()d at close, or at once when this fails) */
