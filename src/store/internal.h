@@ -139,6 +139,7 @@ struct mf__store {
     mf__track tracks[MF_PREDICT_COUNT];
     int turns_since_router; /* since the better predictor spoke */
     bool always;            /* read ahead without asking whether it pays */
+    uint8_t listens;        /* bit per predictor: what it says may be read */
     mf__trial trial;
     int first_layer;        /* with experts */
     int64_t token_began_ns; /* when it last had a decoding turn; 0: not lately */

@@ -15,7 +15,7 @@
 #define LONGEST_REST 65536
 
 bool mf__predict_active(const mf__store *s, int who) {
-    return s->prefetch && (s->always || !s->trial.off) && s->tracks[who].resting == 0;
+    return s->prefetch && (s->always || !s->trial.off) && s->tracks[who].resting == 0 && s->listens >> who & 1;
 }
 
 void mf__predict_settle(mf__store *s, int who, bool good) {
@@ -94,7 +94,7 @@ void mf__predict_unwanted(mf__store *s, int layer) {
 
 void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int n) {
     bool listen = mf__predict_active(s, who);
-    if (who == MF_PREDICT_ROUTER) s->turns_since_router = 0;
+    if (who == MF_PREDICT_ROUTER && listen) s->turns_since_router = 0;
     /* Two voices at once would spend the idle time on the worse one: the token before counts where no router speaks. */
     if (who == MF_PREDICT_LAST && s->turns_since_router <= 2) listen = false;
     withdraw(s, layer, who);

@@ -121,6 +121,7 @@ static mf_status open_store(mf__store *s, mf_error *err) {
     cut_pieces(s);
     s->prefetch = s->config.prefetch != MF_SWITCH_OFF;
     s->always = s->config.prefetch == MF_SWITCH_ON;
+    s->listens = 0xff;
     while (s->first_layer < s->n_layers - 1 && !mf__files_has(s, s->first_layer)) s->first_layer++;
     return start_io(s, err);
 }
@@ -200,16 +201,23 @@ void mf__store_budget_set(mf__store *s, int64_t bytes) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Mapped files are memory too, as far as they fit; the rest of a model that was mapped by force comes and goes. */
+static int64_t expert_share(const mf__store *s) {
+    int64_t total = mf__files_total(s), most = s->config.budget / 4 * 3;
+    return total < most ? total : most;
+}
+
 mf_status mf__store_lend(mf__store *s, int64_t bytes, mf_error *err) {
     mf_status st = MF_OK;
     pthread_mutex_lock(&s->lock);
     int64_t most = s->mapped ? s->config.budget : s->budget_asked;
-    int64_t least = s->mapped ? mf__files_total(s) : mf__slots_least(s); /* what experts take of it */
+    int64_t least = s->mapped ? expert_share(s) : mf__slots_least(s); /* what experts take of it */
     if (most && bytes > 0 && s->lent + bytes + least > most) {
-        st = mf__fail(err, MF_E_NOMEM,
-                      "%lld bytes more do not fit in the memory budget: %lld of %lld are in use and experts take %lld at "
-                      "least; allow more memory or a shorter context",
-                      (long long)bytes, (long long)s->lent, (long long)most, (long long)least);
+        st = mf__fail(
+            err, MF_E_NOMEM,
+            "%lld bytes more do not fit in the memory budget: %lld of %lld are in use and experts take %lld at "
+            "least; allow more memory or a shorter context",
+            (long long)bytes, (long long)s->lent, (long long)most, (long long)least);
     } else if (!s->budget_max) {
         s->lent += bytes;
     } else {
