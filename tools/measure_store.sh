@@ -16,40 +16,45 @@ groups=/sys/fs/cgroup/memory
 group=$groups/moeflux_measure_$$
 clean() {
     rm -rf "$work"
+    [ -z "${pages:-}" ] || echo "$pages" >/proc/sys/vm/nr_hugepages
     [ ! -d "$group" ] || rmdir "$group"
 }
 trap clean EXIT
 
 # ---- reads beside fio ----------------------------------------------------------------------------------------------
 
-# fio_reads BLOCK DEPTH: GB/s and processor seconds per GB.
+# fio_reads BLOCK DEPTH MEMORY: GB/s and processor seconds per GB.
 fio_reads() {
     files=$(ls "$model"/packed_experts/layer_*.bin | tr '\n' ':' | sed 's/:$//')
     fio --name=reads --rw=randread --direct=1 --ioengine=io_uring --bs="$1" --iodepth="$2" --numjobs=1 --norandommap \
-        --file_service_type=random --time_based --runtime=2 --filename="$files" --output-format=json >"$work/fio" 2>/dev/null
+        --file_service_type=random --mem="$3" --time_based --ramp_time=500ms --runtime=2 --filename="$files" --output-format=json >"$work/fio" 2>/dev/null
     awk -F'[:,]' '/"read" :/ { r = 1 } r && /"bw_bytes"/ { bw = $2; r = 0 }
         /"usr_cpu"/ && !u { u = $2 + 0.0001 } /"sys_cpu"/ && !s { s = $2 + 0.0001 }
         END { printf "%.2f %.4f\n", bw / 1e9, (u + s) / 100 / (bw / 1e9) }' "$work/fio"
 }
 
+# fio's own buffers are small pages unless there are huge ones set aside, and reads into huge pages are faster: both.
 reads() {
-    rounds=${1:-5}
+    rounds=${1:-5} huge=malloc
+    pages=$(cat /proc/sys/vm/nr_hugepages)
+    if echo $((pages + 32)) 2>/dev/null >/proc/sys/vm/nr_hugepages; then huge=shmhuge; else pages=; fi
     "$moeflux" bench "$model" --io --io uring --direct on --repeat 1 --json >"$work/ours"
-    block=$(number block_bytes "$work/ours") depth=$(number queue_depth "$work/ours") expert=$(number expert_bytes "$work/ours")
-    echo "blocks of $block, $depth under way; experts of $expert bytes"
-    echo "| fio, blocks | fio, whole experts | bench --io | share of the first | CPU s/GB | fio CPU s/GB | token by token |"
+    block=$(number block_bytes "$work/ours") depth=$(number queue_depth "$work/ours")
+    echo "blocks of $block bytes, $depth under way, fio with $huge too; GB/s"
+    echo "| fio | fio, huge pages | bench --io | of the better fio | CPU s/GB | fio CPU s/GB | token by token |"
     echo "|---|---|---|---|---|---|---|"
     i=0
     while [ "$i" -lt "$rounds" ]; do
         i=$((i + 1))
-        fio_reads "$block" "$depth" >"$work/blocks"
+        fio_reads "$block" "$depth" malloc >"$work/plain"
         "$moeflux" bench "$model" --io --io uring --direct on --repeat 1 --json >"$work/ours"
-        fio_reads "$expert" "$depth" >"$work/experts"
-        read -r blocks blocks_cpu <"$work/blocks"
-        read -r experts _ <"$work/experts"
-        awk -v b="$blocks" -v e="$experts" -v o="$(number gb_s "$work/ours")" -v c="$(number cpu_s_per_gb "$work/ours")" \
-            -v f="$blocks_cpu" -v t="$(number turn_gb_s "$work/ours")" \
-            'BEGIN { printf "| %.2f | %.2f | %.2f | %.0f %% | %.3f | %.3f | %.2f |\n", b, e, o, 100 * o / b, c, f, t }'
+        fio_reads "$block" "$depth" "$huge" >"$work/huge"
+        read -r plain _ <"$work/plain"
+        read -r best best_cpu <"$work/huge"
+        awk -v p="$plain" -v h="$best" -v o="$(number gb_s "$work/ours")" -v c="$(number cpu_s_per_gb "$work/ours")" \
+            -v f="$best_cpu" -v t="$(number turn_gb_s "$work/ours")" 'BEGIN {
+                b = p > h ? p : h
+                printf "| %.2f | %.2f | %.2f | %.0f %% | %.3f | %.3f | %.2f |\n", p, h, o, 100 * o / b, c, f, t }'
     done
 }
 

@@ -78,6 +78,16 @@ static void remember(const char *dir, const char *path, const char *key, const m
 /* ---- measuring
  * ------------------------------------------------------------------------------------------------------- */
 
+static void uncache(const mf__store *s, int layer, const int32_t *ids, int n) {
+#ifdef POSIX_FADV_DONTNEED
+    for (int d = 0; d < s->n_dirs; d++)
+        for (int i = 0; s->files[d * s->n_layers + layer].path && i < n; i++)
+            posix_fadvise(s->files[d * s->n_layers + layer].fd, ids[i] * s->stride, s->bytes, POSIX_FADV_DONTNEED);
+#else
+    (void)s, (void)layer, (void)ids, (void)n;
+#endif
+}
+
 /* Random experts, no policy, no predictions, until the time is over. Returns bytes/s; 0 when this way does not work. */
 static int64_t trial(const mf__store *s, mf_io io, bool direct, const char *const *files) {
     mf__store_config c = {.n_layers = s->n_layers,
@@ -100,7 +110,7 @@ static int64_t trial(const mf__store *s, mf_io io, bool direct, const char *cons
     if (mf__store_open(&c, &small, NULL) != MF_OK) return 0;
     bool ok = small->io_kind == io && small->direct == direct && mf__turn_create(small, &turn, NULL) == MF_OK;
     for (began = now = mf__now_ns(); ok && now - began < TRIAL_NS; now = mf__now_ns()) {
-        int32_t ids[TRIAL_BATCH];
+        int32_t ids[TRIAL_BATCH], got[TRIAL_BATCH];
         const void *blobs[TRIAL_BATCH];
         int layer, n = 0;
         do {
@@ -109,16 +119,15 @@ static int64_t trial(const mf__store *s, mf_io io, bool direct, const char *cons
         } while (!mf__files_has(s, layer));
         int first = (int)((seed >> 17) % (uint64_t)s->n_experts), step = s->n_experts / TRIAL_BATCH;
         for (int i = 0; i < TRIAL_BATCH && (step || i == 0); i++) ids[n++] = (first + i * step) % s->n_experts;
-#ifdef POSIX_FADV_DONTNEED
-        for (int i = 0; !direct && i < n; i++) /* what the page cache has is no measure of the drive */
-            posix_fadvise(small->files[layer].fd, ids[i] * s->stride, s->bytes, POSIX_FADV_DONTNEED);
-#endif
+        int n_got = n;
+        if (!direct) uncache(small, layer, ids, n); /* what the page cache has is no measure of the drive */
         ok = mf__turn_begin(turn, layer, ids, NULL, n, 1, NULL) == MF_OK;
-        while (ok && n) {
-            ok = mf__turn_next(turn, ids, blobs, &n, NULL) == MF_OK;
-            if (ok) mf__turn_done(turn, ids, n);
+        while (ok && n_got) {
+            ok = mf__turn_next(turn, got, blobs, &n_got, NULL) == MF_OK;
+            if (ok) mf__turn_done(turn, got, n_got);
         }
         mf__turn_end(turn);
+        if (!direct) uncache(small, layer, ids, n); /* and what was read to measure is not to fill it */
     }
     bytes = small->stats.bytes_read;
     mf__turn_free(turn);
