@@ -15,6 +15,7 @@
 #include "chat_prompt.h"
 #include "options.h"
 
+#define LONG_PROMPT 256                /* tokens */
 #define CACHE_RAM ((int64_t)512 << 20) /* for states of the latest turns, or an eighth of --ram if that is less */
 
 /* ---- messages -----------------------------------------------------------------------------------------------------
@@ -80,9 +81,25 @@ static void keep(chat *c) {
 /* ---- a turn -------------------------------------------------------------------------------------------------------
  */
 
+/* A long prompt takes its time; on a terminal a line says so until the answer begins. */
+static void show_reading(chat *c, const chat_prompt *p) {
+    const int32_t *held = mf_memory_tokens(c->talker.session);
+    size_t n_held = (size_t)mf_memory_length(c->talker.session), same = 0;
+    while (same < n_held && same < p->n_ids && held[same] == p->ids[same]) same++;
+    if (!c->terminal || !c->screen.styled || p->n_ids - same < LONG_PROMPT) return;
+    c->reading = true;
+    fprintf(stderr, "\033[2mreading %zu tokens, Ctrl-C stops\033[0m", p->n_ids - same);
+}
+
+static void hide_reading(chat *c) {
+    if (c->reading) fputs("\r\033[K", stderr);
+    c->reading = false;
+}
+
 static mf_status on_event(void *user, const mf__out_event *event) {
     chat *c = user;
     mf_error err;
+    hide_reading(c);
     MF__TRY(said_event(&c->said, event, &err));
     return screen_event(&c->screen, event);
 }
@@ -109,7 +126,9 @@ static mf_status make_answer(chat *c, answer *a, mf_error *err) {
                         .in_reasoning = p.in_reasoning,
                         .fn = on_event,
                         .user = c};
+    show_reading(c, &p);
     mf_status st = answer_make(&c->talker, &r, a, err);
+    hide_reading(c);
     chat_prompt_free(&p);
     return st;
 }

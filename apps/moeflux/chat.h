@@ -19,6 +19,7 @@ typedef struct chat {
     json_t *pending;  /* a request that got no answer; /retry asks it again */
     bool terminal;    /* somebody is sitting there */
     uint64_t n_answers;
+    bool reading; /* a line on the screen says so */
     bool leave, failed;
 } chat;
 

@@ -166,6 +166,15 @@ static void open_history(line_editor *e, const char *path) {
     if (e->path) history(e->history, &event, H_LOAD, e->path);
 }
 
+/* What libedit leaves out of what people are used to; and the spellings of keys that the terminal's description does
+ * not have: Home and End of consoles and multiplexers, arrows with Ctrl and Alt. */
+static const char *const keys[][2] = {
+    {"^R", "em-inc-search-prev"},      {"^W", "ed-delete-prev-word"}, {"\\e[1~", "ed-move-to-beg"},
+    {"\\e[7~", "ed-move-to-beg"},      {"\\e[4~", "ed-move-to-end"},  {"\\e[8~", "ed-move-to-end"},
+    {"\\e[3~", "ed-delete-next-char"}, {"\\e[1;5D", "ed-prev-word"},  {"\\e[1;3D", "ed-prev-word"},
+    {"\\e[1;5C", "em-next-word"},      {"\\e[1;3C", "em-next-word"},
+};
+
 line_editor *line_editor_open(const char *history_path) {
     line_editor *e = use_utf8() ? calloc(1, sizeof *e) : NULL;
     if (!e) return NULL;
@@ -180,7 +189,7 @@ line_editor *line_editor_open(const char *history_path) {
     el_set(e->el, EL_EDITOR, "emacs");
     el_set(e->el, EL_GETCFN, next_character);
     open_history(e, history_path);
-    el_set(e->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    for (size_t i = 0; i < MF__COUNT(keys); i++) el_set(e->el, EL_BIND, keys[i][0], keys[i][1], NULL);
     el_source(e->el, NULL);
     watch_terminal();
     return e;

@@ -38,6 +38,20 @@ has() { # FILE TEXT...: the file holds every text
     done
 }
 
+has_not() { # FILE TEXT
+    if grep -qF -e "$2" "$1"; then
+        bad "\"$2\" is in $1"
+        return 1
+    fi
+}
+
+holds() { # a condition as [ takes it
+    test "$@" || {
+        bad "not so: $*"
+        return 1
+    }
+}
+
 empty() {
     if [ -s "$1" ]; then
         bad "std$1 is not empty"

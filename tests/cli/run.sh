@@ -114,7 +114,7 @@ printf '%s\n' '{"messages":[]}' '{"messages":[{"role":"user","content":"Hi"}]}' 
 name="what is no request"
 printf '%s\n' '{"messages":3}' '{' '{"messages":[]}' >lines
 "$moeflux" template t.jinja --jsonl <lines >out 2>err
-[ $? -eq 1 ] && has out "expected an array" "not JSON" '{"text":""}' && [ "$(wc -l <out)" -eq 3 ] && ok
+holds $? -eq 1 && has out "expected an array" "not JSON" '{"text":""}' && holds "$(wc -l <out)" -eq 3 && ok
 name="a bad template"
 printf '%s' '{% if %}' >t.jinja
 run_it 1 "$moeflux" template t.jinja && has err "t.jinja" && ok
