@@ -7,8 +7,13 @@
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define UPPER(but) "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" but "]"
+#define LOWER(but) "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" but "]"
+/* Words that begin anew where a capital letter follows a small one. */
+#define CASED_WORDS(but)                                                                                               \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER(but) "*" LOWER(but) "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER(              \
+        but) "+" LOWER(but) "*" CONTRACTIONS "?|"
+#define NOT_HAN "&&[^\\p{Han}]"
 #define MAX_PATTERNS 3
 
 static const struct {
@@ -21,10 +26,8 @@ static const struct {
      true,
      {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES}},
     {"glm4", false, {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES}},
-    {"gpt-4o",
-     false,
-     {"[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER
-      "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES}},
+    {"gpt-4o", false, {CASED_WORDS("") "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES}},
+    {"kimi-k2", false, {"\\p{Han}+|" CASED_WORDS(NOT_HAN) "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES}},
     {"deepseek-v3",
      false,
      {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
@@ -103,7 +106,7 @@ mf_status mf__gguf_tokenizer(const mf__gguf *g, json_t **out, json_t **config, c
         if (!strcmp(pre, SPLITS[i].pre)) split = (int)i;
     snprintf(why, 240,
              "its kind is \"%.40s\" with the splitting \"%.40s\", known is \"gpt2\" with qwen2, qwen35, glm4, "
-             "gpt-4o or deepseek-v3",
+             "gpt-4o, kimi-k2 or deepseek-v3",
              model ? model : "(none)", pre ? pre : "(none)");
     if (!model || strcmp(model, "gpt2") || split < 0 ||
         !json_is_array(json_object_get(g->meta, "tokenizer.ggml.tokens")) ||

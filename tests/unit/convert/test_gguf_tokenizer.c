@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "convert/gguf.h"
+#include "text/splitter.h"
 #include "text/tokenizer.h"
 
 static const char *tokenizers;
@@ -114,6 +115,102 @@ static void known_kinds(void **state) {
                  "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>");
 }
 
+/* ---- what the names stand for ------------------------------------------------------------------------------------ */
+
+/* The patterns of a name, in the pre_tokenizer that is made of it. */
+static json_t *pre_tokenizer_of(const char *pre) {
+    json_t *made, *config;
+    char why[240];
+    mf_error err;
+    mf__gguf g = {.meta = json_pack("{s:s, s:s, s:[s], s:[]}", "tokenizer.ggml.model", "gpt2", "tokenizer.ggml.pre",
+                                    pre, "tokenizer.ggml.tokens", "a", "tokenizer.ggml.merges")};
+    assert_int_equal(mf__gguf_tokenizer(&g, &made, &config, why, &err), MF_OK);
+    if (!made) fail_msg("%s: %s", pre, why);
+    json_t *steps = json_incref(json_object_get(json_object_get(made, "pre_tokenizer"), "pretokenizers"));
+    json_decref(made);
+    json_decref(config);
+    json_decref(g.meta);
+    return steps;
+}
+
+static const char *pattern_of(const json_t *steps, size_t i) {
+    return json_string_value(json_object_get(json_object_get(json_array_get(steps, i), "pattern"), "Regex"));
+}
+
+/* A model may write an end of line as itself or as an escape. */
+static void spell_out(const char *pattern, char *out) {
+    for (; *pattern; pattern++) {
+        bool escape = pattern[0] == '\\' && (pattern[1] == 'r' || pattern[1] == 'n');
+        pattern += escape;
+        *out++ = !escape ? *pattern : *pattern == 'r' ? '\r' : '\n';
+    }
+    *out = '\0';
+}
+
+static void same_patterns(const char *file, const char *pre) {
+    char path[512], ours[2048], theirs[2048];
+    json_t *root, *steps = pre_tokenizer_of(pre);
+    mf_error err;
+    snprintf(path, sizeof path, "%s/%s", tokenizers, file);
+    if (mf__json_read(path, 1 << 26, &root, &err)) fail_msg("%s", err.text);
+    const json_t *want = json_object_get(json_object_get(root, "pre_tokenizer"), "pretokenizers");
+    assert_int_equal(json_array_size(steps), json_array_size(want));
+    for (size_t i = 0; i + 1 < json_array_size(want); i++) { /* the last is ByteLevel */
+        spell_out(pattern_of(steps, i), ours);
+        spell_out(pattern_of(want, i), theirs);
+        assert_string_equal(ours, theirs);
+        const json_t *behavior = json_object_get(json_array_get(want, i), "behavior");
+        assert_string_equal(json_string_value(behavior), "Isolated");
+    }
+    json_decref(steps);
+    json_decref(root);
+}
+
+static void patterns(void **state) {
+    (void)state;
+    same_patterns("qwen3.json", "qwen2");
+    same_patterns("deepseek_v3.json", "deepseek-v3");
+}
+
+static void pieces(void **state) {
+    static const char text[] = "It's camelCase 1234 ab\u4e2d\u6587c \u4e2d x\u0301y ./\n";
+    static const struct {
+        const char *pre, *want;
+    } cases[] = {
+        {"qwen2", "It|'s| camelCase| |1|2|3|4| ab\u4e2d\u6587c| \u4e2d| x|\u0301y| ./\n"},
+        {"qwen35", "It|'s| camelCase| |1|2|3|4| ab\u4e2d\u6587c| \u4e2d| x\u0301y| ./\n"},
+        {"glm4", "It|'s| camelCase| |123|4| ab\u4e2d\u6587c| \u4e2d| x|\u0301y| ./\n"},
+        {"gpt-4o", "It's| camel|Case| |123|4| ab\u4e2d\u6587c| \u4e2d| x\u0301y| ./\n"},
+        {"kimi-k2", "It's| camel|Case| |123|4| ab|\u4e2d\u6587|c| |\u4e2d| x\u0301y| ./\n"},
+        {"deepseek-v3", "It|'s| camelCase| |123|4| ab|\u4e2d\u6587|c| |\u4e2d| x\u0301y| ./\n"},
+    };
+    (void)state;
+    for (size_t i = 0; i < MF__COUNT(cases); i++) {
+        json_t *json = pre_tokenizer_of(cases[i].pre);
+        mf__split_step steps[4] = {0};
+        int n = (int)json_array_size(json) - 1;
+        mf__splitter *splitter;
+        mf__split_run run = {0};
+        mf_error err;
+        char got[400] = "";
+        assert_in_range(n, 1, 3);
+        for (int k = 0; k < n; k++) {
+            const char *pattern = pattern_of(json, (size_t)k);
+            steps[k] = (mf__split_step){.pattern = pattern, .size = strlen(pattern), .behavior = MF__SPLIT_ISOLATED};
+        }
+        if (mf__splitter_create(cases[i].pre, steps, n, &splitter, &err)) fail_msg("%s", err.text);
+        assert_int_equal(mf__splitter_run(splitter, text, strlen(text), &run, &err), MF_OK);
+        for (size_t k = 0; k < run.n_pieces; k++) {
+            if (k) strcat(got, "|");
+            strncat(got, run.text + run.pieces[k].start, run.pieces[k].end - run.pieces[k].start);
+        }
+        if (strcmp(got, cases[i].want)) fail_msg("%s: \"%s\", expected \"%s\"", cases[i].pre, got, cases[i].want);
+        mf__split_run_free(&run);
+        mf__splitter_free(splitter);
+        json_decref(json);
+    }
+}
+
 static void unknown_kinds(void **state) {
     json_t *made, *config;
     char why[240];
@@ -125,7 +222,8 @@ static void unknown_kinds(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(known_kinds), cmocka_unit_test(unknown_kinds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(known_kinds), cmocka_unit_test(patterns),
+                                       cmocka_unit_test(pieces), cmocka_unit_test(unknown_kinds)};
     if (argc != 2) return 2;
     tokenizers = argv[1];
     return cmocka_run_group_tests(tests, NULL, NULL);
