@@ -116,6 +116,7 @@ typedef struct mf_model_options {
     bool exact;          /* activations stay f32; otherwise products with quantized weights round them to 8 bits */
     mf_kv kv;
     int n_threads;       /* compute threads; 0: one per physical core this process may use */
+    bool pin_threads;    /* ties each of them but the caller's to a core of its own (Linux) */
     int64_t ram_bytes;   /* most memory for weights, experts and sessions together; 0: what the machine has left */
     mf_io io;
     mf_switch direct;   /* read experts past the page cache (O_DIRECT) */

@@ -52,7 +52,7 @@ typedef struct app_model_options {
     int64_t prompt_cache_ram, prompt_cache_disk;
     const char *prompt_cache_dir;
     const char *log_routing, *record_routes; /* files; see routes.h */
-    bool exact;
+    bool exact, pin;
     int kv; /* mf_kv */
     bool verbose;
 } app_model_options;

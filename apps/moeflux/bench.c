@@ -39,6 +39,14 @@ void series_json(json_t *to, const char *key, series *s) {
     json_object_set_new(to, name, s->n ? json_real(s->values[s->n - 1]) : json_null());
 }
 
+void bench_random_ids(int32_t *ids, int64_t n, int32_t n_vocab) {
+    uint32_t random = 1;
+    for (int64_t i = 0; i < n; i++) {
+        random = random * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((random >> 8) % (uint32_t)n_vocab);
+    }
+}
+
 mf_status bench_print_json(json_t *object, mf_error *err) {
     char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
     json_decref(object);
@@ -49,13 +57,16 @@ mf_status bench_print_json(json_t *object, mf_error *err) {
 }
 
 static mf_status measure(const char *dir, const bench_options *opt, mf_error *err) {
-    if (opt->io && opt->trace) return mf__fail(err, MF_E_INVALID, "--io alone and --trace exclude each other");
+    if (opt->io + opt->profile + !!opt->trace > 1)
+        return mf__fail(err, MF_E_INVALID, "--io alone, --trace and --profile exclude each other");
     if (opt->prefill + opt->decode == 0) return mf__fail(err, MF_E_INVALID, "--prefill 0 --decode 0 leaves nothing");
     if (opt->sessions) {
-        if (opt->io || opt->trace) return mf__fail(err, MF_E_INVALID, "--sessions excludes --io alone and --trace");
+        if (opt->io || opt->trace || opt->profile)
+            return mf__fail(err, MF_E_INVALID, "--sessions excludes --io alone, --trace and --profile");
         if (!opt->decode) return mf__fail(err, MF_E_INVALID, "--sessions measures decoding: --decode 0 leaves nothing");
         return bench_sessions(dir, opt, err);
     }
+    if (opt->profile) return bench_profile(dir, opt, err);
     return opt->io ? bench_reads(dir, opt, err) : opt->trace ? bench_trace(dir, opt, err) : bench_eval(dir, opt, err);
 }
 
@@ -104,6 +115,10 @@ int cmd_bench(int argc, char **argv) {
          .value = &opt.trace,
          .arg = "FILE",
          .help = "replay routes recorded by run --record-routes: reading and caching alone"},
+        {.name = "profile",
+         .kind = OPT_FLAG,
+         .value = &opt.profile,
+         .help = "time, GB/s and GFLOP/s of each kind of op, beside what this machine can do"},
         OPT_MODEL_ROWS(opt.model),
     };
     opt_spec spec = {
@@ -121,7 +136,8 @@ int cmd_bench(int argc, char **argv) {
                     "  moeflux bench qwen --io\n"
                     "  moeflux bench qwen --io --io uring --direct on --repeat 3\n"
                     "  moeflux bench qwen --sessions 8 --prefill 0 --ram 6G\n"
-                    "  moeflux bench qwen --trace qwen.routes --ram 8G --policy lru\n",
+                    "  moeflux bench qwen --trace qwen.routes --ram 8G --policy lru\n"
+                    "  moeflux bench models/stories-moe --profile\n",
     };
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);

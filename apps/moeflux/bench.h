@@ -16,6 +16,7 @@ typedef struct bench_options {
     int64_t sessions; /* 0: the option is not there */
     bool repeat_given;
     bool io; /* the store alone */
+    bool profile;
     const char *trace;
     bool json;
 } bench_options;
@@ -33,6 +34,8 @@ double series_median(series *s); /* 0 for none */
 void series_print(const char *name, series *s, const char *unit);
 /* KEY, KEY_min and KEY_max; null for a series without values. */
 void series_json(json_t *to, const char *key, series *s);
+/* n pseudo-random tokens, the same every time. */
+void bench_random_ids(int32_t *ids, int64_t n, int32_t n_vocab);
 /* Prints the object and frees it. */
 mf_status bench_print_json(json_t *object, mf_error *err);
 
@@ -42,6 +45,7 @@ mf_status bench_eval(const char *dir, const bench_options *opt, mf_error *err); 
 mf_status bench_reads(const char *dir, const bench_options *opt, mf_error *err);    /* --io */
 mf_status bench_sessions(const char *dir, const bench_options *opt, mf_error *err); /* --sessions */
 mf_status bench_trace(const char *dir, const bench_options *opt, mf_error *err);    /* --trace */
+mf_status bench_profile(const char *dir, const bench_options *opt, mf_error *err);  /* --profile */
 
 /* ---- bench_machine.c: what the machine can do ---------------------------------------------------------------------
  */

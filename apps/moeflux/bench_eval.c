@@ -242,11 +242,7 @@ static mf_status set_up(bench *b, const char *dir, mf_error *err) {
     b->ids = calloc((size_t)b->n_ids, sizeof *b->ids);
     b->logits = calloc((size_t)b->info->n_vocab, sizeof *b->logits);
     if (!b->ids || !b->logits) return mf__fail(err, MF_E_NOMEM, "no memory for the benchmark");
-    uint32_t random = 1;
-    for (int64_t i = 0; i < b->n_ids; i++) {
-        random = random * 1664525u + 1013904223u;
-        b->ids[i] = (int32_t)((random >> 8) % (uint32_t)b->info->n_vocab);
-    }
+    bench_random_ids(b->ids, b->n_ids, b->info->n_vocab);
     return MF_OK;
 }
 

@@ -35,6 +35,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .help = "compute threads (default: one per core)",
          .min = 1,
          .max = 1024},
+        {.name = "pin", .kind = OPT_FLAG, .value = &m->pin, .help = "tie each compute thread to a core of its own"},
         {.name = "ctx",
          .kind = OPT_INT,
          .value = &m->n_ctx,
@@ -146,6 +147,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mo.exact = opt->exact;
     mo.kv = (mf_kv)opt->kv;
     mo.n_threads = (int)opt->threads;
+    mo.pin_threads = opt->pin;
     mo.experts_per_token = (int)opt->experts_per_token;
     mo.ram_bytes = opt->ram;
     mo.io = (mf_io)opt->io;

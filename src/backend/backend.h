@@ -76,9 +76,23 @@ typedef uint64_t mf__fence;
 
 typedef struct mf__backend mf__backend;
 
+/* For those who measure: an op that is done, or several that the backend did as one. */
+typedef struct mf__op_done {
+    const mf__graph *g;
+    const mf__binding *b;
+    const mf__op *op; /* [n_ops] */
+    int n_ops;
+} mf__op_done;
+
+typedef struct mf__op_watch {
+    void (*fn)(void *user, const mf__op_done *done, int64_t ns); /* NULL: nobody watches, and nothing is measured */
+    void *user;
+} mf__op_watch;
+
 struct mf__backend {
     const char *name;
     const char *numerics; /* names the arithmetic, where one backend has several; states are bound to both */
+    mf__op_watch watch;   /* set by whoever watches, between runs */
 
     void (*free)(mf__backend *be);
 
@@ -105,6 +119,10 @@ struct mf__backend {
     mf_status (*submit)(mf__backend *be, const mf__graph *g, const mf__binding *b, mf__fence *out, mf_error *err);
     mf_status (*wait)(mf__backend *be, mf__fence fence, mf_error *err);
 };
+
+/* watch.c, for backends: around each op. */
+int64_t mf__watch_begin(const mf__backend *be);
+void mf__watch_end(const mf__backend *be, int64_t began, const mf__op_done *done);
 
 /* Makers, one per backend. The pool is borrowed. */
 mf_status mf__backend_ref_create(mf__pool *pool, mf__backend **out, mf_error *err);

@@ -157,6 +157,16 @@ static bool first_of_core(int cpu, const cpu_set_t *allowed) {
     return first == cpu;
 }
 
+int mf__cpu_cores(int *out, int max) {
+    cpu_set_t allowed;
+    int n = 0;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 0;
+    for (int i = 0; i < CPU_SETSIZE && n < max; i++)
+        if (CPU_ISSET((size_t)i, &allowed) && first_of_core(i, &allowed)) out[n++] = i;
+    return n;
+}
+
 static void count_processors(mf__cpu *cpu) {
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
@@ -171,6 +181,11 @@ static void count_processors(mf__cpu *cpu) {
     }
 }
 #else
+int mf__cpu_cores(int *out, int max) {
+    (void)out, (void)max;
+    return 0;
+}
+
 static void count_processors(mf__cpu *cpu) {
     cpu->n_logical = cpu->n_physical = (int)sysconf(_SC_NPROCESSORS_ONLN);
 #if defined(__APPLE__)

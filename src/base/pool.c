@@ -20,6 +20,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/probe.h"
+
 #define MAX_THREADS 1024
 #define SPIN_NS 30000  /* longer than the pause between two ops of a layer, short enough to cost nothing when idle */
 #define SPIN_ROUNDS 64 /* looks between two looks at the clock */
@@ -221,6 +223,25 @@ mf_status mf__pool_create(int n_threads, mf__pool **out, mf_error *err) {
         }
     }
     *out = pool;
+    return MF_OK;
+}
+
+mf_status mf__pool_pin(mf__pool *pool, mf_error *err) {
+    int cores[MAX_THREADS], n = mf__cpu_cores(cores, MAX_THREADS);
+    if (n < pool->n_threads)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "%d compute threads cannot be pinned to %d cores, one each; ask for fewer threads, or leave them "
+                        "to the system",
+                        pool->n_threads, n);
+#if defined(__linux__)
+    for (int i = 0; i < pool->n_started; i++) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET((size_t)cores[i + 1], &one);
+        int errnum = pthread_setaffinity_np(pool->workers[i].id, sizeof one, &one);
+        if (errnum) return mf__fail_errno(err, errnum, "cannot pin compute thread %d to core %d", i + 1, cores[i + 1]);
+    }
+#endif
     return MF_OK;
 }
 

@@ -16,6 +16,10 @@ mf_status mf__pool_create(int n_threads, mf__pool **out, mf_error *err);
 void mf__pool_free(mf__pool *pool);         /* joins the workers; NULL is fine */
 int mf__pool_threads(const mf__pool *pool); /* 1 for NULL */
 
+/* Ties every worker to a core of its own: worker i to the i-th core this process may use, counted from 0 for the
+ * caller, who is left alone. MF_E_UNSUPPORTED where there are fewer cores than threads, or no such thing. */
+mf_status mf__pool_pin(mf__pool *pool, mf_error *err);
+
 /* Runs the region and returns when all of it is done. Regions of one pool do not overlap or nest: the caller holds
  * whatever lock makes that so. A NULL pool runs everything on the caller. */
 void mf__pool_run(mf__pool *pool, mf__pool_fn *fn, void *ctx, int64_t n_items);

@@ -27,6 +27,10 @@ typedef struct mf__cpu {
 
 void mf__cpu_probe(mf__cpu *out);
 
+/* The numbers of the processors that this process may run on, one for each core: at most max of them. Returns how many
+ * were written; 0 where the system does not tell. */
+int mf__cpu_cores(int *out, int max);
+
 /* Whole processors that the cpu quotas of this process's groups are worth, rounded up; 0: no quota. root as above. */
 int mf__cpu_quota(const char *root);
 

@@ -66,6 +66,7 @@ struct mf_model {
     mf__workspace ws;
     struct mf__cache *cache;          /* NULL: none */
     struct mf__snapshot_shape *shape; /* what snapshots of this model must fit; made when first needed, under lock */
+    struct mf__profile *profile;      /* who watches the backend adds to it; NULL: nobody */
     pthread_mutex_t lock;             /* held while anything evaluates, and while pages change hands */
     bool lock_made;
 };

@@ -26,7 +26,8 @@ static mf_status open_pool(mf_model *m, const mf_model_options *opt, mf_error *e
         mf__cpu_probe(&cpu);
         threads = cpu.n_physical > 0 ? cpu.n_physical : 1;
     }
-    return mf__pool_create(threads, &m->pool, err);
+    MF__TRY(mf__pool_create(threads, &m->pool, err));
+    return opt->pin_threads ? mf__pool_pin(m->pool, err) : MF_OK;
 }
 
 /* The first op of the blueprint that the backend cannot do; NULL: none. */

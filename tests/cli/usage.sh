@@ -23,7 +23,7 @@ for command in run chat convert inspect check eval bench tokenize template; do
 done
 
 for command in run chat check eval bench; do
-    for option in --backend --threads --ram --io --direct --prefetch --policy --experts-dir --ctx --chunk --cache-dir --log-routing; do
+    for option in --backend --threads --pin --ram --io --direct --prefetch --policy --experts-dir --ctx --chunk --cache-dir --log-routing; do
         helps "$command has $option" "  $option " "$moeflux" $command --help
     done
 done

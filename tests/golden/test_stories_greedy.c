@@ -1,5 +1,7 @@
-/* The shipped model told to go on with the most likely token: the cpu backend with its 8-bit activations picks the
- * tokens that ref picks, for as long as ref itself is not in two minds. */
+/* The shipped model told to go on with the most likely token, ref's choice: where would the cpu backend go another way?
+ * With f32 activations nowhere, except where ref itself is in two minds. With 8-bit ones logits move by 0.19 (root of
+ * the mean square, measured), so that it is the size of that which is bounded here, and that clear choices stay. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,9 +14,11 @@
 #include "moeflux.h"
 #include "text/tokenizer.h"
 
-#define N_TOKENS 48   /* of a continuation, at most */
-#define CLOSE 0.05f   /* the two best logits of ref: from here on either may win */
-#define MIN_TOKENS 60 /* compared in all: otherwise the test says nothing */
+#define N_TOKENS 40      /* of each continuation */
+#define CLOSE 0.05f      /* between the two best logits of ref: either may win */
+#define CLEAR 1.0f       /* ... with 8-bit activations */
+#define MOST_MOVED 0.3   /* root of the mean square of what 8-bit activations do to a logit */
+#define MOST_OTHERS 0.10 /* share of tokens where they choose another */
 
 static const char *model_dir;
 
@@ -24,11 +28,12 @@ typedef struct side {
     float *logits;
 } side;
 
-static side open_side(const char *backend) {
+static side open_side(const char *backend, bool exact) {
     mf_model_options opt;
     side s;
     mf_model_options_init(&opt);
     opt.backend = backend;
+    opt.exact = exact;
     assert_int_equal(mf_model_open(model_dir, &opt, &s.model, NULL), MF_OK);
     assert_int_equal(mf_session_create(s.model, NULL, &s.session, NULL), MF_OK);
     s.logits = malloc((size_t)mf_model_info_get(s.model)->n_vocab * sizeof *s.logits);
@@ -56,53 +61,78 @@ static int32_t best_of(const float *logits, int32_t n, float *lead) {
     return best;
 }
 
-/* Returns how many tokens were compared. */
-static int follow(side *ref, side *cpu, const int32_t *prompt, size_t n) {
-    size_t n_vocab = (size_t)mf_model_info_get(ref->model)->n_vocab;
+typedef struct tally {
+    int n_tokens, n_others;
+    double squares; /* of what happened to logits; their common shift does not matter */
+} tally;
+
+static void compare(const float *want, const float *got, int32_t n, float clear, tally *t) {
+    float lead, ignored;
+    double shift = 0;
+    bool same = best_of(got, n, &ignored) == best_of(want, n, &lead);
+    assert_true(same || lead < clear);
+    t->n_tokens++;
+    t->n_others += !same;
+    for (int32_t i = 0; i < n; i++) shift += (got[i] - want[i]) / n;
+    for (int32_t i = 0; i < n; i++) t->squares += (got[i] - want[i] - shift) * (got[i] - want[i] - shift) / n;
+}
+
+static void follow(side *ref, side *cpu, const int32_t *prompt, size_t n, float clear, tally *t) {
+    int32_t n_vocab = mf_model_info_get(ref->model)->n_vocab;
     side *both[2] = {ref, cpu};
     for (int i = 0; i < 2; i++) {
         mf_memory_clear(both[i]->session);
-        assert_int_equal(mf_eval_prompt(both[i]->session, prompt, n, 0, both[i]->logits, n_vocab, NULL), MF_OK);
+        assert_int_equal(mf_eval_prompt(both[i]->session, prompt, n, 0, both[i]->logits, (size_t)n_vocab, NULL), MF_OK);
     }
     for (int step = 0; step < N_TOKENS; step++) {
-        float lead, ignored;
-        int32_t token = best_of(ref->logits, (int32_t)n_vocab, &lead);
-        if (lead < CLOSE) return step;
-        assert_int_equal(best_of(cpu->logits, (int32_t)n_vocab, &ignored), token);
+        float ignored;
+        int32_t token = best_of(ref->logits, n_vocab, &ignored);
+        compare(ref->logits, cpu->logits, n_vocab, clear, t);
         for (int i = 0; i < 2; i++)
             assert_int_equal(mf_eval_token(both[i]->session, token, mf_memory_length(both[i]->session), both[i]->logits,
-                                           n_vocab, NULL),
+                                           (size_t)n_vocab, NULL),
                              MF_OK);
     }
-    return N_TOKENS;
 }
 
-static void test_greedy(void **state) {
+static tally follow_all(bool exact, float clear) {
     static const char *const prompts[] = {"Once upon a time, there was a little girl named Lily.",
                                           "Tom and his dog went to the park to play with a big red ball",
                                           "The little bird was sad because", "One day, a boy found a small box. He"};
-    (void)state;
-    side ref = open_side("ref"), cpu = open_side("cpu");
+    side ref = open_side("ref", false), cpu = open_side("cpu", exact);
+    tally t = {0};
     mf__tokenizer *tok;
-    int total = 0;
     assert_int_equal(mf__tokenizer_open(model_dir, &tok, NULL), MF_OK);
     for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
         int32_t *ids;
         size_t n;
         assert_int_equal(mf__tokenizer_encode(tok, prompts[i], strlen(prompts[i]), false, &ids, &n, NULL), MF_OK);
-        int compared = follow(&ref, &cpu, ids, n);
-        print_message("%d tokens: %s\n", compared, prompts[i]);
-        total += compared;
+        follow(&ref, &cpu, ids, n, clear, &t);
         free(ids);
     }
-    assert_true(total >= MIN_TOKENS);
+    print_message("%s: another choice for %d of %d tokens, logits moved by %.5f\n", exact ? "exact" : "8 bits",
+                  t.n_others, t.n_tokens, sqrt(t.squares / t.n_tokens));
     mf__tokenizer_free(tok);
     close_side(&ref);
     close_side(&cpu);
+    return t;
+}
+
+static void test_exact(void **state) {
+    (void)state;
+    tally t = follow_all(true, CLOSE);
+    assert_true(sqrt(t.squares / t.n_tokens) < 1e-3);
+}
+
+static void test_rounded(void **state) {
+    (void)state;
+    tally t = follow_all(false, CLEAR);
+    assert_true(sqrt(t.squares / t.n_tokens) < MOST_MOVED);
+    assert_true(t.n_others <= MOST_OTHERS * t.n_tokens);
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_greedy)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exact), cmocka_unit_test(test_rounded)};
     if (argc != 2) return 2;
     model_dir = argv[1];
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -125,7 +125,9 @@ static mf_status cpu_submit(mf__backend *be, const mf__graph *g, const mf__bindi
                            .op = &g->ops[i],
                            .n_ops = run_length(g, i),
                            .scratch = {cpu->scratch, cpu->scratch_bytes}};
+        int64_t began = mf__watch_begin(be);
         MF__TRY(OPS[run.op->kind](&run, err));
+        mf__watch_end(be, began, &(mf__op_done){g, b, run.op, run.n_ops});
         i += run.n_ops;
     }
     return MF_OK;

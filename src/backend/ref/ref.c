@@ -129,7 +129,9 @@ static mf_status ref_submit(mf__backend *be, const mf__graph *g, const mf__bindi
                             g->ops[i].label, g->name);
         mf__ref_run run = {
             .pool = ref->pool, .b = b, .op = &g->ops[i], .g = g, .scratch = ref->scratch, .scratch_floats = per_thread};
+        int64_t began = mf__watch_begin(be);
         OPS[g->ops[i].kind](&run);
+        mf__watch_end(be, began, &(mf__op_done){g, b, &g->ops[i], 1});
     }
     return MF_OK;
 }

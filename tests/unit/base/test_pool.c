@@ -1,4 +1,5 @@
 /* Every item exactly once, by the promised thread; results visible to the caller; no work while idle. */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -11,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/pool.h"
+#include "base/probe.h"
 
 #define MAX_ITEMS 1000
 
@@ -48,8 +50,7 @@ static void check_region(mf__pool *pool, int64_t n_items) {
             length = 0;
         }
     }
-    for (int64_t i = n_items; i < MAX_ITEMS; i++)
-        assert_int_equal(t.count[i], 0);
+    for (int64_t i = n_items; i < MAX_ITEMS; i++) assert_int_equal(t.count[i], 0);
     if (n_items > 0) {
         assert_int_equal(t.thread[n_items - 1], n_pieces - 1);
         assert_true(longest - shortest <= 1);
@@ -65,13 +66,11 @@ static void every_item_once(void **state) {
         assert_int_equal(mf__pool_create(threads[k], &pool, NULL), MF_OK);
         assert_int_equal(mf__pool_threads(pool), threads[k]);
         for (int round = 0; round < 5; round++)
-            for (size_t i = 0; i < MF__COUNT(sizes); i++)
-                check_region(pool, sizes[i]);
+            for (size_t i = 0; i < MF__COUNT(sizes); i++) check_region(pool, sizes[i]);
         mf__pool_free(pool);
     }
     assert_int_equal(mf__pool_threads(NULL), 1);
-    for (size_t i = 0; i < MF__COUNT(sizes); i++)
-        check_region(NULL, sizes[i]);
+    for (size_t i = 0; i < MF__COUNT(sizes); i++) check_region(NULL, sizes[i]);
 }
 
 typedef struct bounds {
@@ -90,8 +89,7 @@ static void huge_ranges_do_not_overflow(void **state) {
     bounds b;
     mf__pool_run(pool, keep_bounds, &b, INT64_MAX);
     assert_true(b.begin[0] == 0 && b.end[3] == INT64_MAX);
-    for (int i = 1; i < 4; i++)
-        assert_true(b.begin[i] == b.end[i - 1]);
+    for (int i = 1; i < 4; i++) assert_true(b.begin[i] == b.end[i - 1]);
     mf__pool_free(pool);
 }
 
@@ -103,8 +101,7 @@ typedef struct chain {
 static void add_range(void *ctx, int64_t begin, int64_t end, int thread) {
     chain *c = ctx;
     int64_t sum = 0;
-    for (int64_t i = begin; i < end; i++)
-        sum += i + c->value;
+    for (int64_t i = begin; i < end; i++) sum += i + c->value;
     c->partial[thread] = sum;
 }
 
@@ -120,8 +117,7 @@ static void regions_follow_each_other(void **state) {
         memset(c.partial, 0, sizeof c.partial);
         mf__pool_run(pool, add_range, &c, n);
         int64_t sum = 0;
-        for (int i = 0; i < 8; i++)
-            sum += c.partial[i];
+        for (int i = 0; i < 8; i++) sum += c.partial[i];
         assert_int_equal(sum, n * (n - 1) / 2 + n * c.value);
         c.value = sum % 1009;
         if (round % 100 == 99) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -183,6 +179,38 @@ static void bad_thread_counts(void **state) {
     }
 }
 
+#if defined(__linux__)
+static void note_cores(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)begin, (void)end;
+    assert_int_equal(sched_getaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)ctx + thread), 0);
+}
+
+/* Each worker may run on one core, and no two on the same; the caller is as before. */
+static void pinned_workers_have_cores(void **state) {
+    cpu_set_t of[64], before;
+    int cores[64], n = mf__cpu_cores(cores, 64);
+    mf__pool *pool;
+    mf_error err;
+    (void)state;
+    assert_true(n >= 1);
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(mf__pool_create(n, &pool, NULL), MF_OK);
+    assert_int_equal(mf__pool_pin(pool, &err), MF_OK);
+    mf__pool_run(pool, note_cores, of, n);
+    assert_true(CPU_EQUAL(&of[0], &before));
+    for (int i = 1; i < n; i++) {
+        assert_int_equal(CPU_COUNT(&of[i]), 1);
+        assert_true(CPU_ISSET((size_t)cores[i], &of[i]));
+    }
+    mf__pool_free(pool);
+    if (n == 64) return;
+    assert_int_equal(mf__pool_create(n + 1, &pool, NULL), MF_OK);
+    assert_int_equal(mf__pool_pin(pool, &err), MF_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "fewer threads"));
+    mf__pool_free(pool);
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_item_once),
@@ -191,6 +219,9 @@ int main(void) {
         cmocka_unit_test(caller_waits_for_slow_workers),
         cmocka_unit_test(idle_workers_use_no_processor),
         cmocka_unit_test(bad_thread_counts),
+#if defined(__linux__)
+        cmocka_unit_test(pinned_workers_have_cores),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

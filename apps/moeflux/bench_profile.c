@@ -1,0 +1,262 @@
+/* moeflux bench --profile: where the time goes, by kind of op, next to what this machine can do: bytes a second of a
+ * plain loop over memory, and operations a second of the backend's own product where all of it is in cache. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/pool.h"
+#include "bench.h"
+#include "engine/profile.h"
+#include "quant/affine.h"
+
+/* ---- what the machine can do ------------------------------------------------------------------------------------- */
+
+typedef struct ceilings {
+    double memory_gb_s, gflop_s, region_us;
+} ceilings;
+
+static void nothing(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)ctx, (void)begin, (void)end, (void)thread;
+}
+
+/* Starting a region on all threads and waiting for its end: the median of many. */
+static double region_us(mf__pool *pool) {
+    enum { ROUNDS = BENCH_MAX_RUNS, EACH = 100 };
+    series times = {0};
+    for (int i = 0; i < ROUNDS; i++) {
+        double began = app_seconds();
+        for (int k = 0; k < EACH; k++) mf__pool_run(pool, nothing, NULL, mf__pool_threads(pool));
+        series_add(&times, (app_seconds() - began) / EACH * 1e6);
+    }
+    return series_median(&times);
+}
+
+/* y = W x of 4-bit weights, in groups of 64 as experts usually have them, and tokens that all fit in cache. */
+enum { COLS = 512, ROWS = 512, TOKENS = 64 };
+
+static mf_status time_product(mf__backend *be, const mf__graph *g, const mf__binding *b, double *gflop_s,
+                              mf_error *err) {
+    series speeds = {0};
+    if (be->reserve) MF__TRY(be->reserve(be, be->scratch ? be->scratch(be, g, TOKENS) : 0, err));
+    for (int i = 0; i < 21; i++) {
+        mf__fence fence;
+        double began = app_seconds();
+        for (int k = 0; k < 20; k++) {
+            MF__TRY(be->submit(be, g, b, &fence, err));
+            MF__TRY(be->wait(be, fence, err));
+        }
+        series_add(&speeds, 20 * 2.0 * COLS * ROWS * TOKENS / (app_seconds() - began) / 1e9);
+    }
+    *gflop_s = series_median(&speeds);
+    return MF_OK;
+}
+
+static mf_status product_gflop_s(mf__backend *be, double *gflop_s, mf_error *err) {
+    mf__graph *g = NULL;
+    int64_t codes = ROWS * COLS / 2, scales = ROWS * COLS / 64 * 2, floats = TOKENS * (COLS + ROWS);
+    uint8_t *w = calloc(1, (size_t)(codes + 2 * scales));
+    float *x = calloc((size_t)floats, sizeof *x), row[COLS];
+    mf_status st = w && x ? mf__graph_create("product", &g, err) : mf__fail(err, MF_E_NOMEM, "no memory for a product");
+    if (st == MF_OK) {
+        for (int i = 0; i < COLS; i++) row[i] = x[i] = (float)(i % 17 - 8);
+        for (int t = 1; t < TOKENS; t++) memcpy(x + t * COLS, x, sizeof row);
+        for (int r = 0; r < ROWS; r++)
+            mf__affine_encode_row(row, COLS, 4, 64, MF_TYPE_BF16, w + r * COLS / 2, w + codes + r * COLS / 64 * 2,
+                                  w + codes + scales + r * COLS / 64 * 2);
+        mf__act in = mf__g_in_act(g, MF_PORT_SHARED, COLS);
+        mf__act out = mf__g_matmul(g, in, mf__g_matrix(g, "w", ROWS, COLS), MF_NO_WEIGHT, "product");
+        void *bufs[MF_MAX_BUFS] = {NULL};
+        bufs[in.id] = x, bufs[out.id] = x + TOKENS * COLS;
+        mf__tensor t = {.type = MF_TYPE_AFFINE,
+                        .n_planes = 1,
+                        .n_rows = ROWS,
+                        .n_cols = COLS,
+                        .data = w,
+                        .bits = 4,
+                        .group = 64,
+                        .scale_type = MF_TYPE_BF16,
+                        .scales = w + codes,
+                        .biases = w + codes + scales};
+        st = mf__graph_finish(g, err);
+        if (st == MF_OK)
+            st = time_product(be, g, &(mf__binding){.n_rows = TOKENS, .bufs = bufs, .weights = &t}, gflop_s, err);
+    }
+    mf__graph_free(g);
+    free(w);
+    free(x);
+    return st;
+}
+
+static mf_status measure_ceilings(const bench_options *opt, bool ref, ceilings *out, mf_error *err) {
+    memory_reader *reader = NULL;
+    mf__backend *be = NULL;
+    mf__pool *pool = NULL;
+    mf_status st = memory_reader_open(bench_threads(opt), &reader, err);
+    series memory = {0};
+    for (int i = 0; i < 5 && st == MF_OK; i++) {
+        double gb_s = 0;
+        st = memory_reader_run(reader, &gb_s, err);
+        series_add(&memory, gb_s);
+    }
+    out->memory_gb_s = series_median(&memory);
+    memory_reader_close(reader);
+    if (st == MF_OK) st = mf__pool_create(bench_threads(opt), &pool, err);
+    if (st == MF_OK) out->region_us = region_us(pool);
+    if (st == MF_OK)
+        st = ref ? mf__backend_ref_create(pool, &be, err)
+                 : mf__backend_cpu_create(pool, &(mf__cpu_options){.exact = opt->model.exact}, &be, err);
+    if (st == MF_OK) st = product_gflop_s(be, &out->gflop_s, err);
+    if (be) be->free(be);
+    mf__pool_free(pool);
+    return st;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+typedef struct phase {
+    const char *name;
+    int64_t n_tokens;
+    mf__profile profile; /* of all runs that count */
+    double seconds;
+} phase;
+
+typedef struct job {
+    const bench_options *opt;
+    mf_model *model;
+    mf_session *session;
+    int32_t *ids;
+    float *logits;
+    ceilings top;
+    phase phases[2]; /* prefill, decode */
+} job;
+
+static mf_status run_phase(job *j, phase *p, bool decode, mf_error *err) {
+    size_t n_vocab = (size_t)mf_model_info_get(j->model)->n_vocab;
+    mf__profile sum = p->profile;
+    mf__model_profile(j->model, &p->profile);
+    double began = app_seconds();
+    if (!decode) MF__TRY(mf_eval_prompt(j->session, j->ids, (size_t)p->n_tokens, 0, j->logits, n_vocab, err));
+    for (int64_t i = 0; decode && i < p->n_tokens; i++)
+        MF__TRY(mf_eval_token(j->session, j->ids[i], mf_memory_length(j->session), j->logits, n_vocab, err));
+    p->seconds += app_seconds() - began;
+    mf__model_profile(j->model, NULL);
+    for (int i = 0; i < MF_PROFILE_ROWS; i++) {
+        p->profile.rows[i].n_runs += sum.rows[i].n_runs;
+        p->profile.rows[i].ns += sum.rows[i].ns;
+        p->profile.rows[i].bytes += sum.rows[i].bytes;
+        p->profile.rows[i].flops += sum.rows[i].flops;
+    }
+    return MF_OK;
+}
+
+/* Run 0 brings everything into memory and does not count. */
+static mf_status run_all(job *j, mf_error *err) {
+    for (int64_t run = 0; run <= j->opt->repeat; run++) {
+        mf_memory_clear(j->session);
+        for (int i = 0; i < 2; i++)
+            if (j->phases[i].n_tokens) MF__TRY(run_phase(j, &j->phases[i], i == 1, err));
+        for (int i = 0; i < 2 && run == 0; i++)
+            j->phases[i] = (phase){.name = j->phases[i].name, .n_tokens = j->phases[i].n_tokens};
+    }
+    return MF_OK;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+static double rate(double amount, int64_t ns) {
+    return ns > 0 ? amount / (double)ns : 0; /* per ns: in units of 10^9 per second */
+}
+
+static int64_t ops_ns(const phase *p) {
+    int64_t sum = 0;
+    for (int i = 0; i < MF_PROFILE_ROWS; i++) sum += p->profile.rows[i].ns;
+    return sum;
+}
+
+static void show_phase(const job *j, const phase *p) {
+    double runs = (double)j->opt->repeat, tokens = runs * (double)p->n_tokens;
+    printf("\n%s of %lld tokens: %.3f ms a token\n", p->name, (long long)p->n_tokens, p->seconds * 1e3 / tokens);
+    printf("  %-14s %9s %8s %7s %8s %9s %9s %9s\n", "op", "us/token", "of time", "runs", "GB/s", "of memory", "GFLOP/s",
+           "of kernel");
+    for (int i = 0; i < MF_PROFILE_ROWS; i++) {
+        const mf__profile_row *r = &p->profile.rows[i];
+        double gb_s = rate(r->bytes, r->ns), gflop_s = rate(r->flops, r->ns);
+        if (!r->n_runs) continue;
+        printf("  %-14s %9.1f %6.1f %% %7.0f %8.2f %7.0f %%", r->name, (double)r->ns * 1e-3 / tokens,
+               (double)r->ns * 1e-7 / p->seconds, (double)r->n_runs / runs, gb_s, 100 * gb_s / j->top.memory_gb_s);
+        if (r->flops > 0) printf(" %9.2f %7.0f %%", gflop_s, 100 * gflop_s / j->top.gflop_s);
+        printf("\n");
+    }
+    double rest = p->seconds - (double)ops_ns(p) * 1e-9;
+    printf("  %-14s %9.1f %6.1f %%\n", "outside of ops", rest * 1e6 / tokens, 100 * rest / p->seconds);
+}
+
+static void show_text(const job *j) {
+    const mf_model_info *info = mf_model_info_get(j->model);
+    printf("%s (%s), backend %s%s, %d threads; %lld runs\n", info->name, info->family, info->backend,
+           j->opt->model.exact ? " exact" : "", bench_threads(j->opt), (long long)j->opt->repeat);
+    printf("this machine: memory %.2f GB/s (a plain loop), products in cache %.1f GFLOP/s (4 bits, %d tokens), a "
+           "parallel region %.2f us\n",
+           j->top.memory_gb_s, j->top.gflop_s, TOKENS, j->top.region_us);
+    for (int i = 0; i < 2; i++)
+        if (j->phases[i].n_tokens) show_phase(j, &j->phases[i]);
+}
+
+static json_t *phase_json(const job *j, const phase *p) {
+    double tokens = (double)(j->opt->repeat * p->n_tokens);
+    json_t *ops = json_object();
+    for (int i = 0; i < MF_PROFILE_ROWS; i++) {
+        const mf__profile_row *r = &p->profile.rows[i];
+        if (r->n_runs)
+            json_object_set_new(ops, r->name,
+                                json_pack("{s:f, s:f, s:f, s:f, s:f}", "us_per_token", (double)r->ns * 1e-3 / tokens,
+                                          "share", (double)r->ns * 1e-9 / p->seconds, "runs",
+                                          (double)r->n_runs / (double)j->opt->repeat, "gb_s", rate(r->bytes, r->ns),
+                                          "gflop_s", rate(r->flops, r->ns)));
+    }
+    return json_pack("{s:I, s:f, s:f, s:o}", "tokens", (json_int_t)p->n_tokens, "us_per_token",
+                     p->seconds * 1e6 / tokens, "outside_us_per_token",
+                     (p->seconds * 1e6 - (double)ops_ns(p) * 1e-3) / tokens, "ops", ops);
+}
+
+static mf_status show_json(const job *j, mf_error *err) {
+    const mf_model_info *info = mf_model_info_get(j->model);
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:b, s:i, s:I, s:f, s:f, s:f}", "mode", "profile", "model", info->name,
+                          "family", info->family, "backend", info->backend, "exact", j->opt->model.exact, "threads",
+                          bench_threads(j->opt), "runs", (json_int_t)j->opt->repeat, "memory_ceiling_gb_s",
+                          j->top.memory_gb_s, "product_ceiling_gflop_s", j->top.gflop_s, "region_us", j->top.region_us);
+    for (int i = 0; i < 2; i++)
+        if (j->phases[i].n_tokens) json_object_set_new(o, j->phases[i].name, phase_json(j, &j->phases[i]));
+    return bench_print_json(o, err);
+}
+
+static mf_status run(job *j, const char *dir, mf_error *err) {
+    const bench_options *opt = j->opt;
+    mf_session_options so;
+    MF__TRY(app_open(dir, &opt->model, &j->model, err));
+    const mf_model_info *info = mf_model_info_get(j->model);
+    app_session_options(&opt->model, &so);
+    MF__TRY(mf_session_create(j->model, &so, &j->session, err));
+    int64_t n = opt->prefill > opt->decode ? opt->prefill : opt->decode;
+    j->ids = calloc((size_t)n, sizeof *j->ids);
+    j->logits = calloc((size_t)info->n_vocab, sizeof *j->logits);
+    if (!j->ids || !j->logits) return mf__fail(err, MF_E_NOMEM, "no memory for the benchmark");
+    bench_random_ids(j->ids, n, info->n_vocab);
+    MF__TRY(measure_ceilings(opt, !strcmp(info->backend, "ref"), &j->top, err));
+    MF__TRY(run_all(j, err));
+    if (opt->json) return show_json(j, err);
+    show_text(j);
+    return MF_OK;
+}
+
+mf_status bench_profile(const char *dir, const bench_options *opt, mf_error *err) {
+    job j = {.opt = opt,
+             .phases = {{.name = "prefill", .n_tokens = opt->prefill}, {.name = "decode", .n_tokens = opt->decode}}};
+    mf_status st = run(&j, dir, err);
+    mf_session_free(j.session);
+    free(j.ids);
+    free(j.logits);
+    mf_model_close(j.model);
+    return st;
+}

@@ -1,0 +1,94 @@
+/* Counting what ops touch and compute. */
+#include "engine/profile.h"
+
+#include "engine/internal.h"
+
+typedef struct cost {
+    double bytes, flops;
+} cost;
+
+static cost product_cost(const mf__op_done *d) {
+    cost c = {0};
+    for (int i = 0; i < d->n_ops; i++) {
+        const mf__tensor *w = &d->b->weights[d->op[i].w[0]];
+        c.bytes += (double)mf__tensor_bytes(w);
+        c.flops += 2.0 * (double)d->b->n_rows * (double)w->n_rows * (double)w->n_cols;
+    }
+    return c;
+}
+
+/* Experts that some row wants and the bank has. */
+static cost experts_cost(const mf__op_done *d) {
+    const mf__bank *bank = d->b->bank;
+    const int32_t *ids = d->b->bufs[d->op->in[1]];
+    double wide = d->g->bufs[d->op->in[0]].cols, inner = d->op->p.moe.n_inner;
+    int64_t n = (int64_t)d->b->n_rows * d->op->p.moe.top_k;
+    cost c = {0};
+    for (int32_t e = 0; e < bank->n_experts; e++) {
+        int64_t n_pairs = 0;
+        for (int64_t i = 0; bank->blobs[e] && i < n; i++) n_pairs += ids[i] == e;
+        if (n_pairs) c.bytes += (double)bank->layout->bytes;
+        c.flops += 2.0 * 3.0 * (double)n_pairs * wide * inner;
+    }
+    return c;
+}
+
+/* flops_each: per row of the state that a query row sees. */
+static cost attention_cost(const mf__op_done *d, int64_t window, double flops_each) {
+    cost c = {0};
+    for (int32_t i = 0; i < d->b->n_segs; i++) {
+        const mf__segment *s = &d->b->segs[i];
+        const mf__kv *kv = &s->state->kv;
+        int64_t all = s->pos + s->n_rows, oldest = window && s->pos + 1 > window ? s->pos + 1 - window : 0;
+        c.bytes += (double)((all - oldest) * (kv->k_bytes + kv->v_bytes));
+        for (int64_t pos = s->pos; pos < all; pos++)
+            c.flops += flops_each * (double)(window && pos + 1 > window ? window : pos + 1);
+    }
+    return c;
+}
+
+/* The state is read and written once per segment; a row decays it, reads it, adds to it and reads it again. */
+static cost delta_cost(const mf__op_done *d) {
+    double state = (double)d->op->p.delta.n_v_heads * d->op->p.delta.v_dim * d->op->p.delta.k_dim;
+    return (cost){2.0 * 4.0 * state * d->b->n_segs, 7.0 * state * d->b->n_rows};
+}
+
+static cost state_or_weight_cost(const mf__op_done *d) {
+    const mf__op_params *p = &d->op->p;
+    switch (d->op->kind) {
+    case MF_OP_MATMUL: return product_cost(d);
+    case MF_OP_EXPERTS: return experts_cost(d);
+    case MF_OP_ATTENTION: return attention_cost(d, p->attn.window, 4.0 * p->attn.n_heads * p->attn.head_dim);
+    case MF_OP_MLA_ATTENTION:
+        return attention_cost(d, 0, 2.0 * p->mla.n_heads * (2.0 * p->mla.n_latent + p->mla.n_rope));
+    case MF_OP_DELTA_NET: return delta_cost(d);
+    case MF_OP_CONV1D: return (cost){0, 2.0 * p->conv.n_channels * p->conv.n_kernel * d->b->n_rows};
+    default: return (cost){0};
+    }
+}
+
+static void add_up(void *user, const mf__op_done *d, int64_t ns) {
+    mf_model *m = user;
+    bool head = d->op->kind == MF_OP_MATMUL && d->g == m->bp.tail;
+    mf__profile_row *row = &m->profile->rows[head ? MF_PROFILE_HEAD : (int)d->op->kind];
+    cost c = state_or_weight_cost(d);
+    for (int i = 0; i < d->n_ops; i++) {
+        for (int k = 0; k < MF_OP_IN; k++)
+            if (d->op[i].in[k] >= 0) c.bytes += 4.0 * d->b->n_rows * d->g->bufs[d->op[i].in[k]].cols;
+        for (int k = 0; k < MF_OP_OUT; k++)
+            if (d->op[i].out[k] >= 0) c.bytes += 4.0 * d->b->n_rows * d->g->bufs[d->op[i].out[k]].cols;
+    }
+    row->n_runs++;
+    row->ns += ns;
+    row->bytes += c.bytes;
+    row->flops += c.flops;
+}
+
+void mf__model_profile(mf_model *m, mf__profile *p) {
+    m->profile = p;
+    m->be->watch = (mf__op_watch){p ? add_up : NULL, m};
+    if (!p) return;
+    *p = (mf__profile){0};
+    for (int i = 0; i < MF_OP_COUNT; i++) p->rows[i].name = mf__op_name((mf__op_kind)i);
+    p->rows[MF_PROFILE_HEAD].name = "head";
+}
