@@ -18,10 +18,12 @@
  * there only passes of the same length give the same bits, so its tests use passes of one token. */
 static int any_chunk;
 
-/* Options behind a test's own arguments: kv=f16|f32|int8, backend=cpu|ref, exact, seed=N. */
+/* Options behind a test's own arguments: kv=f16|f32|int8, backend=cpu|ref, exact, threads=N,
+ * seed=N. */
 static mf_kv any_kv;
 static const char *any_backend = "ref";
 static bool any_exact;
+static int any_threads; /* 0: as the test wants */
 static uint64_t any_seed = 12345;
 
 static inline bool any_options(int argc, char **argv, int at) {
@@ -32,6 +34,7 @@ static inline bool any_options(int argc, char **argv, int at) {
             if (!strcmp(argv[at], KV[k])) any_kv = (mf_kv)k, known = true;
         if (!strncmp(argv[at], "backend=", 8)) any_backend = argv[at] + 8, known = true;
         if (!strcmp(argv[at], "exact")) any_exact = known = true;
+        if (!strncmp(argv[at], "threads=", 8)) any_threads = atoi(argv[at] + 8), known = true;
         if (!strncmp(argv[at], "seed=", 5)) any_seed = strtoull(argv[at] + 5, NULL, 10), known = true;
         if (!known) return false;
     }
@@ -43,7 +46,7 @@ static inline void any_model_options(mf_model_options *opt, int n_threads) {
     opt->backend = any_backend;
     opt->exact = any_exact;
     opt->kv = any_kv;
-    opt->n_threads = n_threads;
+    opt->n_threads = any_threads ? any_threads : n_threads;
 }
 
 static inline mf_session *any_session(mf_model *m) {
