@@ -142,6 +142,37 @@ static void test_a_snapshot_of_another_kv_type_is_refused(void **state) {
     mf_model_close(m);
 }
 
+/* Whoever computes otherwise cannot go on from a state: other activations, other experts. */
+static void test_a_snapshot_of_another_precision_is_refused(void **state) {
+    mf_model *models[3];
+    mf_session *s[3];
+    size_t size;
+    for (int i = 0; i < 3; i++) {
+        mf_model_options opt;
+        any_model_options(&opt, 1);
+        opt.backend = "cpu";
+        opt.kv = MF_KV_F32;
+        opt.exact = i == 1;
+        opt.experts_per_token = i == 2;
+        assert_int_equal(mf_model_open(*state, &opt, &models[i], NULL), MF_OK);
+        s[i] = any_session(models[i]);
+    }
+    float *logits = any_row(models[0], 1);
+    any_eval(models[0], s[0], prompt, 5, logits);
+    uint8_t *bytes = save(s[0], &size);
+    for (int i = 1; i < 3; i++) {
+        mf_error err = {0};
+        assert_int_equal(mf_state_load(s[i], bytes, size, &err), MF_E_MISMATCH);
+        assert_non_null(strstr(err.text, "precision"));
+    }
+    free(bytes);
+    free(logits);
+    for (int i = 0; i < 3; i++) {
+        mf_session_free(s[i]);
+        mf_model_close(models[i]);
+    }
+}
+
 /* The wire format of moeflux's version 2, written here from its description: f32 rows, a length per layer. */
 static void test_version_2_snapshots_are_read(void **state) {
     mf_model *m = any_open(*state);
@@ -370,6 +401,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_damaged_snapshots_change_nothing),
         cmocka_unit_test(test_a_snapshot_must_fit_the_context),
         cmocka_unit_test(test_a_snapshot_of_another_kv_type_is_refused),
+        cmocka_unit_test(test_a_snapshot_of_another_precision_is_refused),
         cmocka_unit_test(test_forks_go_their_own_ways),
         cmocka_unit_test(test_a_batch_equals_separate_runs),
         cmocka_unit_test(test_checkpoints),
