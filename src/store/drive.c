@@ -58,9 +58,19 @@ static bool recall(const char *path, const char *key, mf__drive *out) {
     return known;
 }
 
+/* The folder and, where a new user has none yet, the one it is in. */
+static bool make_folder(const char *dir) {
+    if (mf__dir_make(dir, NULL) == MF_OK) return true;
+    char *parent = strdup(dir), *slash = parent ? strrchr(parent, '/') : NULL;
+    if (slash) *slash = '\0';
+    bool made = slash && slash > parent && mf__dir_make(parent, NULL) == MF_OK && mf__dir_make(dir, NULL) == MF_OK;
+    free(parent);
+    return made;
+}
+
 static void remember(const char *dir, const char *path, const char *key, const mf__drive *drive) {
     json_t *root = NULL;
-    if (mf__dir_make(dir, NULL) != MF_OK) return;
+    if (!make_folder(dir)) return;
     if (!mf__path_exists(path) || mf__json_read(path, MAX_CACHE_FILE, &root, NULL) != MF_OK || !json_is_object(root)) {
         json_decref(root);
         root = json_object();

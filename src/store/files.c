@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/guard.h"
+#include "base/hash.h"
 #include "store/internal.h"
 
 static mf__expert_file *file_at(const mf__store *s, int dir, int layer) {
@@ -26,12 +27,31 @@ static mf_status check_size(const mf__store *s, const char *path, int64_t size, 
                     path, (long long)size, s->n_experts, (long long)s->stride, (long long)need);
 }
 
+/* The beginnings of the first and the last expert. False when they cannot be read: then reading will say so. */
+static bool take_sample(const mf__store *s, const mf__expert_file *f, uint64_t *out) {
+    uint8_t bytes[MF_BLOCK];
+    size_t n = s->bytes < MF_BLOCK ? (size_t)s->bytes : MF_BLOCK;
+    mf__hash h;
+    mf__hash_init(&h, 0);
+    for (int i = 0; i < 2; i++) {
+        int64_t at = i ? (s->n_experts - 1) * s->stride : 0;
+        if (mf__pread_all(f->fd, bytes, n, at, f->path, NULL) != MF_OK) return false;
+        mf__hash_update(&h, bytes, n);
+    }
+    *out = mf__hash_digest(&h);
+    return true;
+}
+
 static mf_status open_one(mf__store *s, const char *path, mf__expert_file *f, mf_error *err) {
     int64_t size;
     MF__TRY(mf__file_open(path, &f->fd, &size, err));
     f->path = strdup(path);
     if (!f->path) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
-    return check_size(s, path, size, err);
+    MF__TRY(check_size(s, path, size, err));
+    struct stat st;
+    if (fstat(f->fd, &st) || !take_sample(s, f, &f->sample)) return mf__fail(err, MF_E_IO, "%s cannot be read", path);
+    f->mtime = st.st_mtim;
+    return MF_OK;
 }
 
 /* Copies in two directories must be the same file: a stale one would give wrong tokens. The size and the beginning of
@@ -127,16 +147,41 @@ static const mf__expert_file *mapped_file(const mf__store *s, int layer) {
     return NULL;
 }
 
-mf_status mf__files_before(const mf__store *s, int layer, int64_t *mark, mf_error *err) {
-    const mf__expert_file *f = mapped_file(s, layer);
-    struct stat st;
-    if (fstat(f->fd, &st)) return mf__fail_errno(err, errno, "%s", f->path);
-    MF__TRY(check_size(s, f->path, st.st_size, err));
-    *mark = mf__guard_faults(f->guard);
-    if (!*mark) return MF_OK;
-    /* It was cut and is whole again; zeros may lie where bytes are now. */
+/* Somebody wrote to the file. If it has other experts now, what is in memory and what would be read do not belong
+ * together. */
+static mf_status check_changed(mf__store *s, mf__expert_file *f, const struct stat *st, mf_error *err) {
+    uint64_t sample;
+    pthread_mutex_lock(&s->lock);
+    bool changed = f->mtime.tv_sec != st->st_mtim.tv_sec || f->mtime.tv_nsec != st->st_mtim.tv_nsec;
+    pthread_mutex_unlock(&s->lock);
+    if (!changed || !take_sample(s, f, &sample)) return MF_OK;
+    if (sample != f->sample)
+        return mf__fail(err, MF_E_MISMATCH, "%s was replaced while it was in use; open the model again", f->path);
+    pthread_mutex_lock(&s->lock);
+    f->mtime = st->st_mtim;
+    pthread_mutex_unlock(&s->lock);
+    return MF_OK;
+}
+
+/* Zeros may lie where the bytes of a file are again that was cut. */
+static mf_status map_again(const mf__expert_file *f, mf_error *err) {
     void *again = mmap((void *)f->map.data, f->map.size, PROT_READ, MAP_SHARED | MAP_FIXED, f->fd, 0);
     return again == MAP_FAILED ? mf__fail_errno(err, errno, "mapping %s again", f->path) : MF_OK;
+}
+
+mf_status mf__files_before(mf__store *s, int layer, int64_t *mark, mf_error *err) {
+    for (int d = 0; d < s->n_dirs; d++) {
+        mf__expert_file *f = file_at(s, d, layer);
+        struct stat st;
+        if (!f->path) continue;
+        if (fstat(f->fd, &st)) return mf__fail_errno(err, errno, "%s", f->path);
+        if (f->map.data) MF__TRY(check_size(s, f->path, st.st_size, err));
+        MF__TRY(check_changed(s, f, &st, err));
+        if (!f->map.data) continue;
+        *mark = mf__guard_faults(f->guard);
+        if (*mark) MF__TRY(map_again(f, err));
+    }
+    return MF_OK;
 }
 
 mf_status mf__files_after(const mf__store *s, int layer, int64_t mark, mf_error *err) {

@@ -23,6 +23,7 @@
 #define MF_STORE_INTERNAL_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "base/file.h"
 #include "store/policy.h"
@@ -59,6 +60,9 @@ typedef struct mf__expert_file {
     int direct; /* past it; -1: not open */
     mf__map map;
     int guard; /* of the map; -1: none */
+    /* what it was like, to notice that somebody replaced it in place */
+    struct timespec mtime; /* under the store's lock */
+    uint64_t sample;
 } mf__expert_file;
 
 /* A read to be done: bytes at offset of the file into `to`; the first `need` must arrive. */
@@ -190,9 +194,10 @@ mf_status mf__files_map(mf__store *s, mf_error *err);
 void mf__files_close(mf__store *s);
 int64_t mf__files_total(const mf__store *s); /* bytes of all layers, each once */
 bool mf__files_has(const mf__store *s, int layer);
-/* For mapped files, where a read beyond the end would be a signal. before: the layer's file is as long as it must be,
- * and mapped anew if some of it was lost; the mark is for after: nothing was lost meanwhile. */
-mf_status mf__files_before(const mf__store *s, int layer, int64_t *mark, mf_error *err);
+/* before: the layer's files are still those that were opened. Mapped ones, where a read beyond the end would be a
+ * signal, are as long as they must be, and mapped anew if some of them was lost; the mark is for after: nothing was
+ * lost since. */
+mf_status mf__files_before(mf__store *s, int layer, int64_t *mark, mf_error *err);
 mf_status mf__files_after(const mf__store *s, int layer, int64_t mark, mf_error *err);
 
 /* slots.c; the lock is held */

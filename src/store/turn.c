@@ -150,7 +150,7 @@ mf_status mf__turn_begin(mf__turn *t, int layer, const int32_t *ids, const int32
                          mf_error *err) {
     mf__store *s = t->store;
     MF__TRY(check_begin(t, layer, ids, n, n_tokens, err));
-    if (s->mapped) MF__TRY(mf__files_before(s, layer, &t->mark, err));
+    MF__TRY(mf__files_before(s, layer, &t->mark, err));
 
     pthread_mutex_lock(&s->lock);
     t->layer = s->now = layer;

@@ -161,6 +161,38 @@ static void a_mapped_file_cut_in_use(void **state) {
     in_child(cut_in_use);
 }
 
+/* Written in place: the same experts are fine, others are not, whatever is still in memory. */
+static int replaced_in_use(void) {
+    static const mf_io ways[] = {MF_IO_PREAD, MF_IO_URING, MF_IO_MMAP};
+    mf_error err = {0};
+    char *whole;
+    size_t size;
+    MUST(mf__file_read(files.paths[0], 1 << 30, &whole, &size, &err) == MF_OK);
+    for (size_t i = 0; i < MF__COUNT(ways); i++) {
+        mf__store *s = NULL;
+        mf__turn *t = NULL;
+        MUST(open_store(ways[i], MF_SWITCH_AUTO, 0, (mf_log_sink){0}, &s, &err) == MF_OK);
+        MUST(mf__turn_create(s, &t, &err) == MF_OK && read_layer(t, 0, &err));
+        int fd = open(files.paths[0], O_WRONLY);
+        MUST(pwrite(fd, whole, 100, 0) == 100 && read_layer(t, 0, &err));
+        usleep(20000); /* times of files are no finer than a clock tick on some systems */
+        MUST(pwrite(fd, "others", 6, (off_t)((int64_t)size - MB + 10)) == 6 && !read_layer(t, 0, &err));
+        MUST(err.status == MF_E_MISMATCH && strstr(err.text, "layer_00.bin was replaced"));
+        MUST(read_layer(t, 1, &err));
+        MUST(pwrite(fd, whole, size, 0) == (ssize_t)size && read_layer(t, 0, &err));
+        close(fd);
+        mf__turn_free(t);
+        mf__store_close(s);
+    }
+    free(whole);
+    return 0;
+}
+
+static void a_file_replaced_in_use(void **state) {
+    (void)state;
+    in_child(replaced_in_use);
+}
+
 /* A library that owns no signal maps nothing by itself. */
 static int not_guarded(void) {
     mf_error err = {0};
@@ -279,6 +311,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_mapped_without_a_guard), /* before the others: forked children inherit */
         cmocka_unit_test(a_mapped_file_cut_in_use),
+        cmocka_unit_test(a_file_replaced_in_use),
         cmocka_unit_test(faults_elsewhere_go_where_they_went),
         cmocka_unit_test(a_sandbox_without_io_uring),
         cmocka_unit_test(no_huge_pages),

@@ -704,17 +704,17 @@ static void drives_are_remembered(void **state) {
     c.io = MF_IO_AUTO;
     c.direct = MF_SWITCH_AUTO;
     c.budget = 16 * MB;
-    c.cache_dir = "drive_cache";
+    c.cache_dir = "drive_home/cache"; /* neither is there yet */
     mf__store *s = open_store(&c);
     assert_false(s->mapped);
     assert_true(s->ceiling > 0);
     int64_t measured = s->ceiling;
     mf__store_close(s);
-    assert_int_equal(access("drive_cache/drives.json", R_OK), 0);
+    assert_int_equal(access("drive_home/cache/drives.json", R_OK), 0);
     s = open_store(&c);
     assert_int_equal(s->ceiling, measured);
     mf__store_close(s);
-    write_text("drive_cache/drives.json", "{ broken");
+    write_text("drive_home/cache/drives.json", "{ broken");
     s = open_store(&c);
     assert_true(s->ceiling > 0);
     mf__store_close(s);
@@ -727,8 +727,9 @@ static void drives_are_remembered(void **state) {
     s = open_store(&c);
     assert_false(s->mapped);
     mf__store_close(s);
-    unlink("drive_cache/drives.json");
-    rmdir("drive_cache");
+    unlink("drive_home/cache/drives.json");
+    rmdir("drive_home/cache");
+    rmdir("drive_home");
     expert_files_remove(&f);
 }
 
