@@ -10,34 +10,29 @@
  *
  * Products come in two forms. int8: activations are quantized per group of the weight's group size and multiplied as
  * integers with the stored codes, sum (q s + b) x = s sum q x + b sum x. f32: weights are decoded to f32 (any type).
- * Tokens enter a product as batches: a few as they are (each kernel sum runs along a row of W), more as a panel whose
- * lanes are the tokens (each weight is decoded once and broadcast to all of them). */
+ * W is worked through in tiles, as many rows as a vector has lanes. With a few tokens int8 sums run along the rows of W
+ * as they are stored; with more, a tile is decoded once, its rows into the lanes, and meets every token. */
 #ifndef MF_BACKEND_CPU_CPU_H
 #define MF_BACKEND_CPU_CPU_H
 
 #include "backend/backend.h"
 
-#define MF_CPU_FEW 4        /* tokens up to which a batch is not a panel */
+#define MF_CPU_FEW 4        /* tokens up to which a tile is not decoded */
+#define MF_CPU_BATCH 64     /* tokens whose products with a tile are kept together */
 #define MF_CPU_MAX_LANES 16 /* of any instruction set */
-#define MF_CPU_MAX_TILE 8   /* weight rows of a panel product, of any instruction set */
-#define MF_CPU_PAD 64       /* quantized rows are padded with zeros to a multiple of this */
+#define MF_CPU_PAD 128      /* quantized rows are padded with zeros to a multiple of this: two vectors */
 
 /* One token's activations, in the form of the product: q with scale and sum [cols / group], or x. */
 typedef struct mf__cpu_vec {
-    const int8_t *q;
-    const float *scale, *sum; /* sum: of the quantized values, times scale */
+    int8_t *q;
+    int8_t *split;      /* the same with every two vectors of q parted into even and odd elements, as nibbles are */
+    float *scale, *sum; /* sum: of the quantized values, times scale */
     const float *x;
 } mf__cpu_vec;
 
-/* `lanes` tokens side by side: q [cols / 4][lanes][4] with scale and sum [cols / group][lanes], or x [cols][lanes]. */
-typedef struct mf__cpu_panel {
-    int8_t *q;
-    float *scale, *sum;
-    float *x;
-} mf__cpu_panel;
-
-/* tile_rows decoded rows of W. int8: codes [groups][tile_rows][group], scales and biases [groups][tile_rows].
- * f32: w [tile_rows][stride]. */
+/* `lanes` decoded rows of W. int8: codes [cols / 4][lanes][4], scales and biases [groups][lanes]. f32: w
+ * [lanes][stride].
+ */
 typedef struct mf__cpu_tile {
     int64_t cols;
     int group;
@@ -92,24 +87,18 @@ typedef struct mf__cpu_delta {
 
 typedef struct mf__cpu_kernels {
     const char *sets[MF_CPU_FAMILIES]; /* that each family was compiled for */
-    int lanes, tile_rows;
+    int lanes;
 
-    /* product_int8.inc.h */
-    void (*quant_row)(const float *x, int64_t cols, int group, int8_t *q, float *scale, float *sum);
-    void (*quant_panel)(mf__cpu_panel *p, int64_t cols, int group); /* x -> q, scale, sum */
-    void (*pack_int8)(const mf__cpu_vec *rows, int n, int64_t cols, int group, mf__cpu_panel *out);
-    void (*tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile *out);
-    /* y[j * ld + i] = W[row + i] . x[j] */
+    /* product_int8.inc.h; y[j * ld + i] = W[i] . x[j] */
+    void (*quant_row)(int64_t cols, int group, const mf__cpu_vec *v); /* x -> q, split, scale, sum */
     void (*rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
                       int64_t ld);
-    void (*panel_int8)(const mf__cpu_tile *w, const mf__cpu_panel *x, float *out); /* out [tile_rows][lanes] */
+    void (*tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile *out);
+    void (*many_int8)(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, float *y); /* all its rows; ld = lanes */
 
     /* product_f32.inc.h */
     void (*decode_row)(const mf__tensor *w, int64_t row, float *out);
-    void (*pack_f32)(const mf__cpu_vec *rows, int n, int64_t cols, float *out);
-    void (*dots_f32)(const float *w, const mf__cpu_vec *x, int n, int64_t cols, float *sums);
-    void (*panel_f32)(const float *w, int64_t stride, int64_t cols, const float *x, float *out);
-    void (*unpack)(const float *tile, int n_rows, int n, float *const *y); /* y[j][i] = tile[i * lanes + j] */
+    void (*many_f32)(const mf__cpu_tile *w, int n_rows, const mf__cpu_vec *x, int n, float *y); /* ld = lanes */
 
     /* rowwise.inc.h */
     void (*rms_norm)(const float *x, const float *w, float eps, int64_t n, float *y);
@@ -169,15 +158,6 @@ typedef struct mf__cpu_rows {
     int group;         /* 0: f32 */
     mf__cpu_vec *vecs; /* [n] */
 } mf__cpu_rows;
-
-/* Some tokens that go through a product together. */
-typedef struct mf__cpu_batch {
-    int32_t n;
-    bool is_panel;
-    int64_t first; /* position of its first token in the caller's order */
-    mf__cpu_panel panel;
-    mf__cpu_vec vecs[MF_CPU_FEW];
-} mf__cpu_batch;
 
 typedef struct mf__cpu_run {
     const mf__cpu_kernels *k;
@@ -269,28 +249,35 @@ int mf__cpu_form(const mf__cpu_run *r, const mf__tensor *w);
 mf_status mf__cpu_prepare_rows(mf__cpu_run *r, const float *x, int32_t n, int64_t cols, int group, mf__cpu_rows *out,
                                mf_error *err);
 int64_t mf__cpu_rows_bytes(int64_t n, int64_t cols);
-
-/* A panel without contents. */
-mf_status mf__cpu_take_panel(mf__cpu_run *r, int64_t cols, int group, bool also_x, mf__cpu_panel *out, mf_error *err);
-int64_t mf__cpu_panel_bytes(const mf__cpu_kernels *k, int64_t cols);
-
-/* How n tokens are cut: full panels, then the rest as a panel or, when they are few, as rows. */
-int32_t mf__cpu_next_batch(const mf__cpu_kernels *k, int32_t n_left, bool *is_panel);
+/* The same in two steps: vecs with x left out, and quantizing what x was set to. */
+mf_status mf__cpu_take_rows(mf__cpu_run *r, int32_t n, int64_t cols, int group, mf__cpu_rows *out, mf_error *err);
+void mf__cpu_quant_rows(const mf__cpu_run *r, const mf__cpu_rows *rows);
 
 /* A tile's memory for one thread. */
 typedef struct mf__cpu_workspace {
     mf__cpu_tile tile;
-    float *out; /* [tile_rows][lanes], or [n][tile_rows] for a batch of rows */
+    float *out; /* [MF_CPU_BATCH][lanes] */
 } mf__cpu_workspace;
-mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspace *out, mf_error *err);
-int64_t mf__cpu_workspace_bytes(const mf__cpu_kernels *k, int64_t cols);
+mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspace **out, mf_error *err);
+int64_t mf__cpu_workspaces_bytes(const mf__cpu_kernels *k, int threads, int64_t cols);
 
-/* n <= tile_rows rows of W, from `row` on, decoded for panels. */
-void mf__cpu_load_tile(const mf__cpu_run *r, const mf__tensor *w, int64_t row, int n, int group, mf__cpu_tile *tile);
+/* n_rows <= lanes rows of W, from `row` on. */
+typedef struct mf__cpu_block {
+    const mf__tensor *w;
+    int64_t row;
+    int n_rows, group;
+} mf__cpu_block;
+mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t index, int group);
+static inline int64_t mf__cpu_blocks(const mf__cpu_run *r, int64_t n_rows) {
+    return (n_rows + r->k->lanes - 1) / r->k->lanes;
+}
 
-/* One tile times one batch into ws->out. The tile is loaded when the batch is a panel. */
-void mf__cpu_multiply(const mf__cpu_run *r, const mf__tensor *w, int64_t row, int n, int group, mf__cpu_workspace *ws,
-                      const mf__cpu_batch *x);
+/* Decodes what products of the block with n tokens in all need decoded. */
+void mf__cpu_load_block(const mf__cpu_run *r, const mf__cpu_block *b, int64_t n, mf__cpu_workspace *ws);
+
+/* ws->out = the block times n <= MF_CPU_BATCH of those tokens; `all` of them, as when it was loaded. */
+void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cpu_vec *x, int n, int64_t all,
+                      mf__cpu_workspace *ws);
 
 /* Sharing out: jobs of n_blocks blocks of equal cost each. A thread gets the blocks that begin in its part of the total
  * cost. */

@@ -30,72 +30,51 @@ static int64_t padded(int64_t cols) {
 }
 
 int64_t mf__cpu_rows_bytes(int64_t n, int64_t cols) {
-    return mf__cpu_round(n * (int64_t)sizeof(mf__cpu_vec)) + mf__cpu_round(n * padded(cols)) +
+    return mf__cpu_round(n * (int64_t)sizeof(mf__cpu_vec)) + 2 * mf__cpu_round(n * padded(cols)) +
            2 * mf__cpu_round(n * (cols / MIN_GROUP) * 4);
+}
+
+mf_status mf__cpu_take_rows(mf__cpu_run *r, int32_t n, int64_t cols, int group, mf__cpu_rows *out, mf_error *err) {
+    *out = (mf__cpu_rows){.n = n, .cols = cols, .group = group};
+    out->vecs = mf__cpu_take(&r->scratch, n * (int64_t)sizeof *out->vecs);
+    if (!out->vecs) return no_scratch(r, err);
+    memset(out->vecs, 0, (size_t)n * sizeof *out->vecs);
+    if (!group) return MF_OK;
+    int64_t groups = cols / group;
+    int8_t *q = mf__cpu_take(&r->scratch, n * padded(cols)), *split = mf__cpu_take(&r->scratch, n * padded(cols));
+    float *scale = mf__cpu_take(&r->scratch, n * groups * 4), *sum = mf__cpu_take(&r->scratch, n * groups * 4);
+    if (!q || !split || !scale || !sum) return no_scratch(r, err);
+    for (int32_t t = 0; t < n; t++)
+        out->vecs[t] = (mf__cpu_vec){.q = q + t * padded(cols),
+                                     .split = split + t * padded(cols),
+                                     .scale = scale + t * groups,
+                                     .sum = sum + t * groups};
+    return MF_OK;
 }
 
 typedef struct quant_job {
     const mf__cpu_run *r;
-    mf__cpu_rows *rows;
-    const float *x;
-    int8_t *q;
-    float *scale, *sum;
+    const mf__cpu_rows *rows;
 } quant_job;
 
 static void quant_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const quant_job *job = ctx;
     const mf__cpu_rows *rows = job->rows;
-    int64_t groups = rows->cols / rows->group;
     (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        mf__cpu_vec *v = &rows->vecs[t];
-        int8_t *q = job->q + t * padded(rows->cols);
-        float *scale = job->scale + t * groups, *sum = job->sum + t * groups;
-        job->r->k->quant_row(job->x + t * rows->cols, rows->cols, rows->group, q, scale, sum);
-        v->q = q, v->scale = scale, v->sum = sum;
-    }
+    for (int64_t t = begin; t < end; t++) job->r->k->quant_row(rows->cols, rows->group, &rows->vecs[t]);
+}
+
+void mf__cpu_quant_rows(const mf__cpu_run *r, const mf__cpu_rows *rows) {
+    quant_job job = {.r = r, .rows = rows};
+    if (rows->group) mf__pool_run(rows->n * rows->cols < 16384 ? NULL : r->pool, quant_rows, &job, rows->n);
 }
 
 mf_status mf__cpu_prepare_rows(mf__cpu_run *r, const float *x, int32_t n, int64_t cols, int group, mf__cpu_rows *out,
                                mf_error *err) {
-    *out = (mf__cpu_rows){.n = n, .cols = cols, .group = group};
-    out->vecs = mf__cpu_take(&r->scratch, n * (int64_t)sizeof *out->vecs);
-    if (!out->vecs) return no_scratch(r, err);
-    for (int32_t t = 0; t < n; t++) out->vecs[t] = (mf__cpu_vec){.x = x + t * cols};
-    if (!group) return MF_OK;
-    quant_job job = {.r = r, .rows = out, .x = x};
-    job.q = mf__cpu_take(&r->scratch, n * padded(cols));
-    job.scale = mf__cpu_take(&r->scratch, n * (cols / group) * 4);
-    job.sum = mf__cpu_take(&r->scratch, n * (cols / group) * 4);
-    if (!job.q || !job.scale || !job.sum) return no_scratch(r, err);
-    mf__pool_run(n * cols < 16384 ? NULL : r->pool, quant_rows, &job, n);
+    MF__TRY(mf__cpu_take_rows(r, n, cols, group, out, err));
+    for (int32_t t = 0; t < n; t++) out->vecs[t].x = x + t * cols;
+    mf__cpu_quant_rows(r, out);
     return MF_OK;
-}
-
-int64_t mf__cpu_panel_bytes(const mf__cpu_kernels *k, int64_t cols) {
-    return mf__cpu_round(cols * k->lanes * 4) + mf__cpu_round(cols * k->lanes) +
-           2 * mf__cpu_round(cols / MIN_GROUP * k->lanes * 4);
-}
-
-mf_status mf__cpu_take_panel(mf__cpu_run *r, int64_t cols, int group, bool also_x, mf__cpu_panel *out, mf_error *err) {
-    int lanes = r->k->lanes;
-    *out = (mf__cpu_panel){0};
-    if (!group || also_x) {
-        out->x = mf__cpu_take(&r->scratch, cols * lanes * 4);
-        if (!out->x) return no_scratch(r, err);
-    }
-    if (group) {
-        out->q = mf__cpu_take(&r->scratch, cols * lanes);
-        out->scale = mf__cpu_take(&r->scratch, cols / group * lanes * 4);
-        out->sum = mf__cpu_take(&r->scratch, cols / group * lanes * 4);
-        if (!out->q || !out->scale || !out->sum) return no_scratch(r, err);
-    }
-    return MF_OK;
-}
-
-int32_t mf__cpu_next_batch(const mf__cpu_kernels *k, int32_t n_left, bool *is_panel) {
-    *is_panel = n_left > MF_CPU_FEW;
-    return n_left < k->lanes ? n_left : *is_panel ? k->lanes : n_left;
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
@@ -105,52 +84,51 @@ static int64_t tile_stride(int64_t cols) {
     return cols + 16;
 }
 
-int64_t mf__cpu_workspace_bytes(const mf__cpu_kernels *k, int64_t cols) {
-    return mf__cpu_round(k->tile_rows * cols) + 2 * mf__cpu_round(cols / MIN_GROUP * k->tile_rows * 4) +
-           mf__cpu_round(k->tile_rows * tile_stride(cols) * 4) + mf__cpu_round(k->tile_rows * k->lanes * 4);
+static int64_t workspace_bytes(const mf__cpu_kernels *k, int64_t cols) {
+    return mf__cpu_round(k->lanes * padded(cols)) + 2 * mf__cpu_round(cols / MIN_GROUP * k->lanes * 4) +
+           mf__cpu_round(k->lanes * tile_stride(cols) * 4) + mf__cpu_round(MF_CPU_BATCH * k->lanes * 4);
 }
 
-mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspace *out, mf_error *err) {
-    int rows = r->k->tile_rows;
-    for (int t = 0; t < mf__pool_threads(r->pool); t++) {
-        mf__cpu_tile *tile = &out[t].tile;
-        *tile = (mf__cpu_tile){.stride = tile_stride(cols)};
-        tile->codes = mf__cpu_take(&r->scratch, rows * cols);
-        tile->scales = mf__cpu_take(&r->scratch, cols / MIN_GROUP * rows * 4);
-        tile->biases = mf__cpu_take(&r->scratch, cols / MIN_GROUP * rows * 4);
-        tile->w = mf__cpu_take(&r->scratch, rows * tile->stride * 4);
-        out[t].out = mf__cpu_take(&r->scratch, rows * r->k->lanes * 4);
-        if (!tile->codes || !tile->scales || !tile->biases || !tile->w || !out[t].out) return no_scratch(r, err);
-    }
-    return MF_OK;
+int64_t mf__cpu_workspaces_bytes(const mf__cpu_kernels *k, int threads, int64_t cols) {
+    return mf__cpu_round(threads * (int64_t)sizeof(mf__cpu_workspace)) + threads * workspace_bytes(k, cols);
 }
 
-void mf__cpu_load_tile(const mf__cpu_run *r, const mf__tensor *w, int64_t row, int n, int group, mf__cpu_tile *tile) {
-    if (group) {
-        r->k->tile_int8(w, row, n, tile);
-        return;
+mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspace **out, mf_error *err) {
+    int lanes = r->k->lanes, threads = mf__pool_threads(r->pool);
+    *out = mf__cpu_take(&r->scratch, threads * (int64_t)sizeof **out);
+    for (int t = 0; t < threads && *out; t++) {
+        mf__cpu_workspace *ws = &(*out)[t];
+        ws->tile = (mf__cpu_tile){.stride = tile_stride(cols)};
+        ws->tile.codes = mf__cpu_take(&r->scratch, lanes * padded(cols));
+        ws->tile.scales = mf__cpu_take(&r->scratch, cols / MIN_GROUP * lanes * 4);
+        ws->tile.biases = mf__cpu_take(&r->scratch, cols / MIN_GROUP * lanes * 4);
+        ws->tile.w = mf__cpu_take(&r->scratch, lanes * ws->tile.stride * 4);
+        ws->out = mf__cpu_take(&r->scratch, MF_CPU_BATCH * lanes * 4);
+        if (!ws->out) *out = NULL; /* the last one: it is missing if any is */
     }
-    tile->cols = w->n_cols;
-    for (int i = 0; i < n; i++) r->k->decode_row(w, row + i, tile->w + i * tile->stride);
+    return *out ? MF_OK : no_scratch(r, err);
 }
 
-void mf__cpu_multiply(const mf__cpu_run *r, const mf__tensor *w, int64_t row, int n, int group, mf__cpu_workspace *ws,
-                      const mf__cpu_batch *x) {
-    int tile_rows = r->k->tile_rows;
-    if (x->is_panel && group) {
-        r->k->panel_int8(&ws->tile, &x->panel, ws->out);
-    } else if (x->is_panel) {
-        r->k->panel_f32(ws->tile.w, ws->tile.stride, w->n_cols, x->panel.x, ws->out);
-    } else if (group) {
-        r->k->rows_int8(w, row, n, x->vecs, x->n, ws->out, tile_rows);
-    } else {
-        float sums[MF_CPU_FEW];
-        for (int i = 0; i < n; i++) {
-            r->k->decode_row(w, row + i, ws->tile.w);
-            r->k->dots_f32(ws->tile.w, x->vecs, x->n, w->n_cols, sums);
-            for (int j = 0; j < x->n; j++) ws->out[j * tile_rows + i] = sums[j];
-        }
-    }
+mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t index, int group) {
+    int64_t row = index * r->k->lanes, left = w->n_rows - row;
+    return (mf__cpu_block){.w = w, .row = row, .n_rows = left < r->k->lanes ? (int)left : r->k->lanes, .group = group};
+}
+
+void mf__cpu_load_block(const mf__cpu_run *r, const mf__cpu_block *b, int64_t n, mf__cpu_workspace *ws) {
+    if (b->group && n > MF_CPU_FEW) r->k->tile_int8(b->w, b->row, b->n_rows, &ws->tile);
+    if (b->group) return;
+    ws->tile.cols = b->w->n_cols;
+    for (int i = 0; i < b->n_rows; i++) r->k->decode_row(b->w, b->row + i, ws->tile.w + i * ws->tile.stride);
+}
+
+void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cpu_vec *x, int n, int64_t all,
+                      mf__cpu_workspace *ws) {
+    if (!b->group)
+        r->k->many_f32(&ws->tile, b->n_rows, x, n, ws->out);
+    else if (all > MF_CPU_FEW)
+        r->k->many_int8(&ws->tile, x, n, ws->out);
+    else
+        r->k->rows_int8(b->w, b->row, b->n_rows, x, n, ws->out, r->k->lanes);
 }
 
 /* ---- sharing out ------------------------------------------------------------------------------------------------- */

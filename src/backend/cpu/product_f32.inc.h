@@ -28,60 +28,52 @@ static void SET(decode_row)(const mf__tensor *w, int64_t row, float *out) {
     mf__tensor_row_f32(&rest, 0, out + i);
 }
 
-/* ---- a few tokens ------------------------------------------------------------------------------------------------ */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
-INLINE void dots(const float *w, const mf__cpu_vec *x, int n, int64_t cols, float *sums) {
-    vf a[MF_CPU_FEW] = {{0}}, b[MF_CPU_FEW] = {{0}};
+#define BLOCK 4 /* rows, and tokens at most, whose products are summed at the same time */
+
+/* Sums along the row, in two vectors each. */
+INLINE void dots(const float *w, int64_t stride, int64_t cols, int n_rows, const mf__cpu_vec *x, int n, float *y) {
+    vf sum[BLOCK][BLOCK] = {{{0}}};
     int64_t c = 0;
-    for (; c + 2 * WIDTH <= cols; c += 2 * WIDTH) {
-        vf w0 = load_f(w + c), w1 = load_f(w + c + WIDTH);
+    for (; c + WIDTH <= cols; c += WIDTH) {
+        vf v[BLOCK];
+        for (int j = 0; j < n; j++) v[j] = load_f(x[j].x + c);
+        for (int i = 0; i < n_rows; i++)
+            for (int j = 0; j < n; j++) sum[i][j] += load_f(w + i * stride + c) * v[j];
+    }
+    for (int i = 0; i < n_rows; i++)
         for (int j = 0; j < n; j++) {
-            a[j] += w0 * load_f(x[j].x + c);
-            b[j] += w1 * load_f(x[j].x + c + WIDTH);
+            float tail = 0;
+            for (int64_t k = c; k < cols; k++) tail += w[i * stride + k] * x[j].x[k];
+            y[j * WIDTH + i] = sum_lanes(sum[i][j]) + tail;
         }
-    }
-    for (int j = 0; j < n; j++) {
-        float tail = 0;
-        for (int64_t i = c; i < cols; i++) tail += w[i] * x[j].x[i];
-        sums[j] = sum_lanes(a[j] + b[j]) + tail;
-    }
 }
 
-static void SET(dots_f32)(const float *w, const mf__cpu_vec *x, int n, int64_t cols, float *sums) {
-    switch (n) {
-    case 1: dots(w, x, 1, cols, sums); break;
-    case 2: dots(w, x, 2, cols, sums); break;
-    case 3: dots(w, x, 3, cols, sums); break;
-    default: dots(w, x, 4, cols, sums); break;
+static void SET(dots_4)(const float *w, int64_t stride, int64_t cols, int n_rows, const mf__cpu_vec *x, float *y) {
+    if (n_rows == BLOCK)
+        dots(w, stride, cols, BLOCK, x, BLOCK, y);
+    else
+        for (int i = 0; i < n_rows; i++) dots(w + i * stride, stride, cols, 1, x, BLOCK, y + i);
+}
+
+static void SET(dots_1)(const float *w, int64_t stride, int64_t cols, int n_rows, const mf__cpu_vec *x, float *y) {
+    if (n_rows == BLOCK)
+        dots(w, stride, cols, BLOCK, x, 1, y);
+    else
+        for (int i = 0; i < n_rows; i++) dots(w + i * stride, stride, cols, 1, x, 1, y + i);
+}
+
+static void SET(many_f32)(const mf__cpu_tile *w, int n_rows, const mf__cpu_vec *x, int n, float *y) {
+    for (int i = 0; i < n_rows; i += BLOCK) {
+        const float *rows = w->w + i * w->stride;
+        int m = n_rows - i < BLOCK ? n_rows - i : BLOCK, j = 0;
+        for (; j + BLOCK <= n; j += BLOCK) SET(dots_4)(rows, w->stride, w->cols, m, x + j, y + j * WIDTH + i);
+        for (; j < n; j++) SET(dots_1)(rows, w->stride, w->cols, m, x + j, y + j * WIDTH + i);
     }
-}
-
-/* ---- a panel ----------------------------------------------------------------------------------------------------- */
-
-static void SET(pack_f32)(const mf__cpu_vec *rows, int n, int64_t cols, float *out) {
-    for (int64_t c = 0; c < cols; c++, out += WIDTH)
-        for (int j = 0; j < WIDTH; j++) out[j] = j < n ? rows[j].x[c] : 0;
-}
-
-/* out[r][lane] = sum_c w[r][c] x[c][lane] */
-static void SET(panel_f32)(const float *w, int64_t stride, int64_t cols, const float *x, float *out) {
-    vf acc[TILE] = {{0}};
-    for (int64_t c = 0; c < cols; c++) {
-        vf v = load_f(x + c * WIDTH);
-        for (int r = 0; r < TILE; r++) acc[r] += v * w[r * stride + c];
-    }
-    for (int r = 0; r < TILE; r++) store_f(out + r * WIDTH, acc[r]);
-}
-
-static void SET(unpack)(const float *tile, int n_rows, int n, float *const *y) {
-    for (int j = 0; j < n; j++)
-        for (int r = 0; r < n_rows; r++) y[j][r] = tile[r * WIDTH + j];
 }
 
 void SET(mf__cpu_f32)(mf__cpu_kernels *k) {
     k->decode_row = SET(decode_row);
-    k->dots_f32 = SET(dots_f32);
-    k->pack_f32 = SET(pack_f32);
-    k->panel_f32 = SET(panel_f32);
-    k->unpack = SET(unpack);
+    k->many_f32 = SET(many_f32);
 }

@@ -17,68 +17,35 @@ INLINE vi round_to_int(vf x) {
     return (vi)(x + 0x1.8p23f);
 }
 
-static void SET(quant_row)(const float *x, int64_t cols, int group, int8_t *q, float *scale, float *sum) {
+static void SET(quant_row)(int64_t cols, int group, const mf__cpu_vec *v) {
+    const float *x = v->x;
+    int8_t *q = v->q;
     for (int64_t g = 0; g < cols / group; g++, x += group, q += group) {
         vf most = {0};
         vi total = {0};
         for (int i = 0; i < group; i += WIDTH) {
-            vf v = load_f(x + i);
-            most = max_of(most, max_of(v, -v));
+            vf f = load_f(x + i);
+            most = max_of(most, max_of(f, -f));
         }
         float peak = 0;
         for (int i = 0; i < WIDTH; i++) peak = most[i] > peak ? most[i] : peak;
         float inverse = peak > 0 ? 127.0f / peak : 0;
         for (int i = 0; i < group; i += WIDTH) {
-            vi v = round_to_int(load_f(x + i) * inverse);
-            vi8_narrow narrow = __builtin_convertvector(v, vi8_narrow);
+            vi rounded = round_to_int(load_f(x + i) * inverse);
+            vi8_narrow narrow = __builtin_convertvector(rounded, vi8_narrow);
             memcpy(q + i, &narrow, sizeof narrow);
             total += __builtin_convertvector(narrow, vi);
         }
         int32_t n = 0;
         for (int i = 0; i < WIDTH; i++) n += total[i];
-        scale[g] = peak / 127.0f;
-        sum[g] = scale[g] * (float)n;
+        v->scale[g] = peak / 127.0f;
+        v->sum[g] = v->scale[g] * (float)n;
     }
     memset(q, 0, (size_t)((MF_CPU_PAD - cols % MF_CPU_PAD) % MF_CPU_PAD));
-}
-
-/* The same with a token in each lane: nothing goes across lanes. */
-static void SET(quant_panel)(mf__cpu_panel *p, int64_t cols, int group) {
-    const float *x = p->x;
-    int8_t *q = p->q;
-    for (int64_t g = 0; g < cols / group; g++, x += (int64_t)group * WIDTH) {
-        vf most = {0}, inverse, total = {0};
-        for (int i = 0; i < group; i++) {
-            vf v = load_f(x + i * WIDTH);
-            most = max_of(most, max_of(v, -v));
-        }
-        for (int i = 0; i < WIDTH; i++) inverse[i] = most[i] > 0 ? 127.0f / most[i] : 0;
-        for (int i = 0; i < group; i += 4, q += CHUNK) {
-            vi word = {0};
-            for (int b = 0; b < 4; b++) {
-                vf rounded = load_f(x + (i + b) * WIDTH) * inverse + 0x1.8p23f;
-                word |= ((vi)rounded & 255) << (8 * b);
-                total += rounded - 0x1.8p23f;
-            }
-            memcpy(q, &word, sizeof word);
-        }
-        vf scale = most / 127.0f;
-        store_f(p->scale + g * WIDTH, scale);
-        store_f(p->sum + g * WIDTH, scale * total);
-    }
-}
-
-static void SET(pack_int8)(const mf__cpu_vec *rows, int n, int64_t cols, int group, mf__cpu_panel *out) {
-    for (int64_t c = 0; c < cols; c += 4) {
-        int8_t *to = out->q + c * WIDTH;
-        for (int j = 0; j < n; j++) memcpy(to + 4 * j, rows[j].q + c, 4);
-        if (n < WIDTH) memset(to + 4 * n, 0, (size_t)(4 * (WIDTH - n)));
-    }
-    for (int64_t g = 0; g < cols / group; g++) {
-        for (int j = 0; j < WIDTH; j++) {
-            out->scale[g * WIDTH + j] = j < n ? rows[j].scale[g] : 0;
-            out->sum[g * WIDTH + j] = j < n ? rows[j].sum[g] : 0;
-        }
+    for (int64_t c = 0; c < cols; c += 2 * CHUNK) {
+        const int8_t *from = v->q + c;
+        int8_t *even = v->split + c, *odd = even + CHUNK;
+        for (int i = 0; i < CHUNK; i++) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
     }
 }
 
@@ -106,17 +73,6 @@ INLINE void load_scales(const void *base, mf__type type, int64_t first, int64_t 
     }
 }
 
-INLINE void unpack_group(const uint8_t *p, int bits, int group, uint8_t *out) {
-    for (int i = 0; i < group; i += CHUNK, p += CHUNK / 8 * bits) {
-        int part = group - i < CHUNK ? group - i : CHUNK;
-        vu8 codes = unpack_codes(p, bits, part / 8 * bits);
-        if (part == CHUNK)
-            memcpy(out + i, &codes, CHUNK);
-        else
-            memcpy(out + i, &codes, CHUNK / 2); /* groups of 32 in vectors of 64 */
-    }
-}
-
 #define EACH_BITS(bits, call)                                                                                          \
     switch (bits) {                                                                                                    \
     case 2: call(2); break;                                                                                            \
@@ -127,40 +83,67 @@ INLINE void unpack_group(const uint8_t *p, int bits, int group, uint8_t *out) {
     default: call(8); break;                                                                                           \
     }
 
-/* Rows past the n-th keep what an earlier tile left there: their results are not used. */
+/* values [row + i][groups] -> out [groups][WIDTH] */
+INLINE void tile_scales(const mf__tensor *w, const void *values, int64_t row, int n, float *out) {
+    int64_t groups = w->n_cols / w->group;
+    for (int64_t g = 0; g < groups; g += WIDTH) {
+        int64_t m = groups - g < WIDTH ? groups - g : WIDTH;
+        vi square[WIDTH] = {{0}};
+        for (int i = 0; i < n; i++) {
+            float part[WIDTH] = {0};
+            load_scales(values, w->scale_type, (row + i) * groups + g, m, part);
+            memcpy(&square[i], part, sizeof part);
+        }
+        transpose(square);
+        memcpy(out + g * WIDTH, square, (size_t)m * sizeof *square);
+    }
+}
+
+/* A square of n rows and CHUNK columns at a time; rows past the n-th are zeros. */
+INLINE void tile_codes(const mf__tensor *w, int64_t row, int n, int bits, uint8_t *out) {
+    int64_t row_bytes = w->n_cols / 8 * bits;
+    const uint8_t *p = (const uint8_t *)w->data + row * row_bytes;
+    for (int64_t c = 0; c < w->n_cols; c += CHUNK, p += CHUNK / 8 * bits) {
+        int64_t m = w->n_cols - c < CHUNK ? w->n_cols - c : CHUNK;
+        vi square[WIDTH] = {{0}};
+        for (int i = 0; i < n; i++) square[i] = (vi)unpack_codes(p + i * row_bytes, bits, (int)m / 8 * bits);
+        for (int i = 0; i < n; i++) __builtin_prefetch(p + (WIDTH + i) * row_bytes); /* of the next tile */
+        transpose(square);
+        memcpy(out + c * WIDTH, square, (size_t)m * WIDTH);
+    }
+}
+
 static void SET(tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile *out) {
-    int64_t groups = w->n_cols / w->group, row_bytes = w->n_cols / 8 * w->bits;
     out->cols = w->n_cols;
     out->group = w->group;
     out->wide = w->bits == 8;
-    for (int r = 0; r < n; r++) {
-        const uint8_t *p = (const uint8_t *)w->data + (row + r) * row_bytes;
-        uint8_t *to = out->codes + r * w->group;
-        int64_t step = (int64_t)TILE * w->group, group_bytes = w->group / 8 * w->bits;
-#define UNPACK(b)                                                                                                      \
-    for (int64_t g = 0; g < groups; g++) unpack_group(p + g * group_bytes, b, w->group, to + g * step)
-        EACH_BITS(w->bits, UNPACK)
-#undef UNPACK
-        for (int64_t g0 = 0; g0 < groups; g0 += MAX_GROUPS) {
-            int64_t m = groups - g0 < MAX_GROUPS ? groups - g0 : MAX_GROUPS;
-            float s[MAX_GROUPS], b[MAX_GROUPS];
-            load_scales(w->scales, w->scale_type, (row + r) * groups + g0, m, s);
-            load_scales(w->biases, w->scale_type, (row + r) * groups + g0, m, b);
-            for (int64_t g = 0; g < m; g++) {
-                out->scales[(g0 + g) * TILE + r] = s[g];
-                out->biases[(g0 + g) * TILE + r] = b[g];
-            }
-        }
-    }
+    tile_scales(w, w->scales, row, n, out->scales);
+    tile_scales(w, w->biases, row, n, out->biases);
+#define CODES(b) tile_codes(w, row, n, b, out->codes)
+    EACH_BITS(w->bits, CODES)
+#undef CODES
 }
 
 /* ---- a few tokens: sums along the row --------------------------------------------------------------------------- */
 
-/* Two scales in the halves of a vector: a chunk that holds two groups. */
-INLINE vf splat_halves(float low, float high) {
-    vf v;
-    for (int i = 0; i < WIDTH; i++) v[i] = i < WIDTH / 2 ? low : high;
-    return v;
+/* Groups [g0, g0 + m) of a row of 4-bit codes, by whole vectors of packed codes: the low nibbles are the even elements.
+ * A vector holds two groups or a part of one. */
+INLINE void nibble_groups(const uint8_t *p, int group, int64_t g0, int64_t m, const mf__cpu_vec *x, int n,
+                          const float (*scaled)[MAX_GROUPS + 1], vf *acc) {
+    int64_t from = g0 * group;
+    for (int64_t c = 0; c < m * group; c += 2 * CHUNK, p += CHUNK) {
+        vu8 packed, low, high;
+        memcpy(&packed, p, sizeof packed);
+        __builtin_prefetch(p + 1024);
+        low = packed & 15;
+        high = packed >> 4;
+        for (int j = 0; j < n; j++) {
+            const int8_t *q = x[j].split + from + c;
+            vi sum = dot4(dot4((vi){0}, low, load_i8(q), 4), high, load_i8(q + CHUNK), 4);
+            const float *s = scaled[j] + c / group;
+            acc[j] += __builtin_convertvector(sum, vf) * (group == CHUNK ? splat_halves(s[0], s[1]) : splat(s[0]));
+        }
+    }
 }
 
 /* One row of W times n tokens, over groups [g0, g0 + m), m <= MAX_GROUPS. */
@@ -185,7 +168,9 @@ INLINE void row_groups(const mf__tensor *w, int64_t row, int64_t g0, int64_t m, 
         scaled[j][m] = 0;
     }
     const uint8_t *p = (const uint8_t *)w->data + (row * w->n_cols + g0 * group) / 8 * bits;
-    if (group >= CHUNK) {
+    if (bits == 4 && group >= CHUNK && m * group % (2 * CHUNK) == 0) {
+        nibble_groups(p, group, g0, m, x, n, (const float(*)[MAX_GROUPS + 1]) scaled, acc);
+    } else if (group >= CHUNK) {
         for (int64_t g = 0; g < m; g++) {
             vi sums[MF_CPU_FEW] = {{0}};
             __builtin_prefetch(p + 1024);
@@ -196,13 +181,13 @@ INLINE void row_groups(const mf__tensor *w, int64_t row, int64_t g0, int64_t m, 
             }
             for (int j = 0; j < n; j++) acc[j] += __builtin_convertvector(sums[j], vf) * scaled[j][g];
         }
-        return;
-    }
-    for (int64_t g = 0; g < m; g += 2, p += CHUNK / 8 * bits) {
-        vu8 codes = unpack_codes(p, bits, (g + 1 < m ? CHUNK : CHUNK / 2) / 8 * bits);
-        for (int j = 0; j < n; j++) {
-            vi sums = dot4((vi){0}, codes, load_i8(x[j].q + (g0 + g) * group), bits);
-            acc[j] += __builtin_convertvector(sums, vf) * splat_halves(scaled[j][g], scaled[j][g + 1]);
+    } else {
+        for (int64_t g = 0; g < m; g += 2, p += CHUNK / 8 * bits) {
+            vu8 codes = unpack_codes(p, bits, (g + 1 < m ? CHUNK : CHUNK / 2) / 8 * bits);
+            for (int j = 0; j < n; j++) {
+                vi sums = dot4((vi){0}, codes, load_i8(x[j].q + (g0 + g) * group), bits);
+                acc[j] += __builtin_convertvector(sums, vf) * splat_halves(scaled[j][g], scaled[j][g + 1]);
+            }
         }
     }
 }
@@ -226,7 +211,8 @@ INLINE void row_products(const mf__tensor *w, int64_t row, int64_t n_rows, const
     }
 #define ROWS_FNS(b) ROWS_FN(b, 1) ROWS_FN(b, 2) ROWS_FN(b, 3) ROWS_FN(b, 4)
 ROWS_FNS(2)
-ROWS_FNS(3) ROWS_FNS(4) ROWS_FNS(5) ROWS_FNS(6) ROWS_FNS(8)
+ROWS_FNS(3)
+ROWS_FNS(4) ROWS_FNS(5) ROWS_FNS(6) ROWS_FNS(8)
 
     static void SET(rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
                                int64_t ld) {
@@ -238,42 +224,61 @@ ROWS_FNS(3) ROWS_FNS(4) ROWS_FNS(5) ROWS_FNS(6) ROWS_FNS(8)
     fns[w->bits][n - 1](w, row, n_rows, x, y, ld);
 }
 
-/* ---- a panel: a token in each lane ------------------------------------------------------------------------------- */
+/* ---- a tile: a row in each lane ---------------------------------------------------------------------------------- */
 
-INLINE void panel_groups(const mf__cpu_tile *w, const mf__cpu_panel *x, int bits, float *out) {
-    vf total[TILE] = {{0}};
+#define TOKENS 8 /* whose sums are in registers at the same time */
+
+INLINE void tile_tokens(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, int bits, float *y) {
+    vf total[TOKENS] = {{0}};
     int group = w->group;
     const uint8_t *codes = w->codes;
-    const int8_t *q = x->q;
-    for (int64_t g = 0; g < w->cols / group; g++, codes += TILE * group) {
-        vi sums[TILE] = {{0}};
-        for (int i = 0; i < group; i += 4, q += CHUNK) {
-            vi8 tokens = load_i8(q);
-            for (int r = 0; r < TILE; r++) sums[r] = dot4(sums[r], splat4(codes + r * group + i), tokens, bits);
+    for (int64_t g = 0; g < w->cols / group; g++) {
+        vi sums[TOKENS] = {{0}};
+        for (int64_t c = g * group; c < (g + 1) * group; c += 4, codes += CHUNK) {
+            vu8 four;
+            memcpy(&four, codes, sizeof four);
+            for (int j = 0; j < n; j++) sums[j] = dot4(sums[j], four, splat4(x[j].q + c), bits);
         }
-        vf scale = load_f(x->scale + g * WIDTH), sum = load_f(x->sum + g * WIDTH);
-        for (int r = 0; r < TILE; r++) {
-            total[r] += __builtin_convertvector(sums[r], vf) * scale * w->scales[g * TILE + r];
-            total[r] += sum * w->biases[g * TILE + r];
+        vf scale = load_f(w->scales + g * WIDTH), bias = load_f(w->biases + g * WIDTH);
+        for (int j = 0; j < n; j++) {
+            total[j] += __builtin_convertvector(sums[j], vf) * scale * x[j].scale[g];
+            total[j] += bias * x[j].sum[g];
         }
     }
-    for (int r = 0; r < TILE; r++) store_f(out + r * WIDTH, total[r]);
+    for (int j = 0; j < n; j++) store_f(y + j * WIDTH, total[j]);
 }
 
-static void SET(panel_int8)(const mf__cpu_tile *w, const mf__cpu_panel *x, float *out) {
-    if (w->wide)
-        panel_groups(w, x, 8, out);
-    else
-        panel_groups(w, x, 6, out);
+/* One function per number of tokens and kind of codes. */
+#define TILE_FN(n)                                                                                                     \
+    static void tile_6_##n(const mf__cpu_tile *w, const mf__cpu_vec *x, float *y) {                                    \
+        tile_tokens(w, x, n, 6, y);                                                                                    \
+    }                                                                                                                  \
+    static void tile_8_##n(const mf__cpu_tile *w, const mf__cpu_vec *x, float *y) {                                    \
+        tile_tokens(w, x, n, 8, y);                                                                                    \
+    }
+TILE_FN(1)
+TILE_FN(2)
+TILE_FN(3) TILE_FN(4) TILE_FN(5) TILE_FN(6) TILE_FN(7) TILE_FN(8)
+
+    /* Runs of equal length: a short one at the end would wait for its own sums. */
+    static void SET(many_int8)(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, float *y) {
+    typedef void tile_fn(const mf__cpu_tile *, const mf__cpu_vec *, float *);
+    static tile_fn *const fns[2][TOKENS] = {
+        {tile_6_1, tile_6_2, tile_6_3, tile_6_4, tile_6_5, tile_6_6, tile_6_7, tile_6_8},
+        {tile_8_1, tile_8_2, tile_8_3, tile_8_4, tile_8_5, tile_8_6, tile_8_7, tile_8_8}};
+    for (int runs = (n + TOKENS - 1) / TOKENS; runs > 0; runs--) {
+        int run = (n + runs - 1) / runs;
+        fns[w->wide][run - 1](w, x, y);
+        x += run;
+        y += run * WIDTH;
+        n -= run;
+    }
 }
 
 void SET(mf__cpu_int8)(mf__cpu_kernels *k) {
     k->lanes = WIDTH;
-    k->tile_rows = TILE;
     k->quant_row = SET(quant_row);
-    k->quant_panel = SET(quant_panel);
-    k->pack_int8 = SET(pack_int8);
-    k->tile_int8 = SET(tile_int8);
     k->rows_int8 = SET(rows_int8);
-    k->panel_int8 = SET(panel_int8);
+    k->tile_int8 = SET(tile_int8);
+    k->many_int8 = SET(many_int8);
 }

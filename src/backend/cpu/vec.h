@@ -29,10 +29,10 @@ INLINE vi8 load_i8(const int8_t *p) {
 INLINE vf splat(float f) {
     return f - (vf){0};
 }
-INLINE vu8 splat4(const uint8_t *p) { /* the same four codes in every lane */
+INLINE vi8 splat4(const int8_t *p) { /* the same four values in every lane */
     uint32_t four;
     memcpy(&four, p, 4);
-    return (vu8)(four - (vu){0});
+    return (vi8)(four - (vu){0});
 }
 INLINE vf load_bf16(const void *p) {
     vu16_narrow h;

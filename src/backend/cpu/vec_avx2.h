@@ -34,6 +34,27 @@ static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
                                   (long long)spread_codes(p, bits));
 }
 
+static inline void transpose(vi *m) {
+    __m256i a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_epi32((__m256i)m[i], (__m256i)m[i + 1]);
+        a[i + 1] = _mm256_unpackhi_epi32((__m256i)m[i], (__m256i)m[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int k = 0; k < 2; k++) {
+            b[i + 2 * k] = _mm256_unpacklo_epi64(a[i + k], a[i + k + 2]);
+            b[i + 2 * k + 1] = _mm256_unpackhi_epi64(a[i + k], a[i + k + 2]);
+        }
+    for (int k = 0; k < 4; k++) {
+        m[k] = (vi)_mm256_permute2x128_si256(b[k], b[4 + k], 0x20);
+        m[4 + k] = (vi)_mm256_permute2x128_si256(b[k], b[4 + k], 0x31);
+    }
+}
+
+static inline vf splat_halves(float a, float b) {
+    return (vf)_mm256_set_m128(_mm_set1_ps(b), _mm_set1_ps(a));
+}
+
 static inline float sum_lanes(vf v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));

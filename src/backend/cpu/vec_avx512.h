@@ -46,6 +46,34 @@ static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
     return (vu8)_mm512_and_si512(codes, _mm512_set1_epi8((char)((1 << bits) - 1)));
 }
 
+/* Lane j of vector i becomes lane i of vector j: pairs within each quarter of a vector, then the quarters. */
+static inline void transpose(vi *m) {
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_epi32((__m512i)m[i], (__m512i)m[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32((__m512i)m[i], (__m512i)m[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int k = 0; k < 2; k++) {
+            b[i + 2 * k] = _mm512_unpacklo_epi64(a[i + k], a[i + k + 2]);
+            b[i + 2 * k + 1] = _mm512_unpackhi_epi64(a[i + k], a[i + k + 2]);
+        }
+    for (int k = 0; k < 4; k++) { /* b[4 q + k]: columns k, 4 + k, 8 + k, 12 + k of rows 4 q ... */
+        __m512i x = _mm512_shuffle_i32x4(b[k], b[4 + k], 0x88), y = _mm512_shuffle_i32x4(b[k], b[4 + k], 0xdd);
+        __m512i z = _mm512_shuffle_i32x4(b[8 + k], b[12 + k], 0x88),
+                w = _mm512_shuffle_i32x4(b[8 + k], b[12 + k], 0xdd);
+        m[k] = (vi)_mm512_shuffle_i32x4(x, z, 0x88);
+        m[4 + k] = (vi)_mm512_shuffle_i32x4(y, w, 0x88);
+        m[8 + k] = (vi)_mm512_shuffle_i32x4(x, z, 0xdd);
+        m[12 + k] = (vi)_mm512_shuffle_i32x4(y, w, 0xdd);
+    }
+}
+
+/* a in the lower half, b in the upper. */
+static inline vf splat_halves(float a, float b) {
+    return (vf)_mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b));
+}
+
 static inline float sum_lanes(vf v) {
     return _mm512_reduce_add_ps((__m512)v);
 }

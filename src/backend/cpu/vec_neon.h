@@ -52,6 +52,18 @@ static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
     return (vu8)vcombine_u64(vcreate_u64(spread_codes(p, bits)), vcreate_u64(spread_codes(p + bits, bits)));
 }
 
+static inline void transpose(vi *m) {
+    int32x4x2_t a = vtrnq_s32((int32x4_t)m[0], (int32x4_t)m[1]), b = vtrnq_s32((int32x4_t)m[2], (int32x4_t)m[3]);
+    for (int k = 0; k < 2; k++) {
+        m[k] = (vi)vcombine_s32(vget_low_s32(a.val[k]), vget_low_s32(b.val[k]));
+        m[2 + k] = (vi)vcombine_s32(vget_high_s32(a.val[k]), vget_high_s32(b.val[k]));
+    }
+}
+
+static inline vf splat_halves(float a, float b) {
+    return (vf){a, a, b, b};
+}
+
 static inline float sum_lanes(vf v) {
     return vaddvq_f32((float32x4_t)v);
 }

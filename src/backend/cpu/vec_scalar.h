@@ -29,6 +29,19 @@ static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
     return v;
 }
 
+static inline void transpose(vi *m) {
+    for (int i = 0; i < WIDTH; i++)
+        for (int j = 0; j < i; j++) {
+            int32_t swapped = m[i][j];
+            m[i][j] = m[j][i];
+            m[j][i] = swapped;
+        }
+}
+
+static inline vf splat_halves(float a, float b) {
+    return (vf){a, a, b, b};
+}
+
 static inline float sum_lanes(vf v) {
     return (v[0] + v[2]) + (v[1] + v[3]);
 }
