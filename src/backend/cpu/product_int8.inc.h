@@ -83,33 +83,51 @@ INLINE void load_scales(const void *base, mf__type type, int64_t first, int64_t 
     default: call(8); break;                                                                                           \
     }
 
+/* WIDTH values from value `first` on, of which the last may be missing. */
+INLINE vf scale_vector(const void *base, mf__type type, int64_t first, int64_t n) {
+    const uint8_t *p = (const uint8_t *)base + first * (type == MF_TYPE_F32 ? 4 : 2);
+    vf v = {0};
+    if (n < WIDTH) {
+        float part[WIDTH] = {0};
+        load_scales(base, type, first, n, part);
+        return load_f(part);
+    }
+    if (type == MF_TYPE_BF16) return load_bf16(p);
+    if (type == MF_TYPE_F32) return load_f((const float *)(const void *)p);
+    load_f16(p, &v);
+    return v;
+}
+
 /* values [row + i][groups] -> out [groups][WIDTH] */
 INLINE void tile_scales(const mf__tensor *w, const void *values, int64_t row, int n, float *out) {
     int64_t groups = w->n_cols / w->group;
     for (int64_t g = 0; g < groups; g += WIDTH) {
-        int64_t m = groups - g < WIDTH ? groups - g : WIDTH;
         vi square[WIDTH] = {{0}};
-        for (int i = 0; i < n; i++) {
-            float part[WIDTH] = {0};
-            load_scales(values, w->scale_type, (row + i) * groups + g, m, part);
-            memcpy(&square[i], part, sizeof part);
-        }
+        for (int i = 0; i < n; i++)
+            square[i] = (vi)scale_vector(values, w->scale_type, (row + i) * groups + g, groups - g);
         transpose(square);
-        memcpy(out + g * WIDTH, square, (size_t)m * sizeof *square);
+        for (int i = 0; i < WIDTH && i < groups - g; i++) memcpy(out + (g + i) * WIDTH, &square[i], sizeof *square);
     }
 }
 
-/* A square of n rows and CHUNK columns at a time; rows past the n-th are zeros. */
+/* n rows and m columns of codes; rows past the n-th are zeros. */
+INLINE void code_square(const uint8_t *p, int64_t row_bytes, int n, int m, int bits, uint8_t *out) {
+    vi square[WIDTH];
+    for (int i = 0; i < WIDTH; i++)
+        square[i] = i < n ? (vi)unpack_codes(p + i * row_bytes, bits, m / 8 * bits) : (vi){0};
+    transpose(square);
+    for (int i = 0; i < m / 4; i++) memcpy(out + i * CHUNK, &square[i], sizeof *square);
+}
+
 INLINE void tile_codes(const mf__tensor *w, int64_t row, int n, int bits, uint8_t *out) {
     int64_t row_bytes = w->n_cols / 8 * bits;
     const uint8_t *p = (const uint8_t *)w->data + row * row_bytes;
-    for (int64_t c = 0; c < w->n_cols; c += CHUNK, p += CHUNK / 8 * bits) {
-        int64_t m = w->n_cols - c < CHUNK ? w->n_cols - c : CHUNK;
-        vi square[WIDTH] = {{0}};
-        for (int i = 0; i < n; i++) square[i] = (vi)unpack_codes(p + i * row_bytes, bits, (int)m / 8 * bits);
+    for (int64_t c = 0; c < w->n_cols; c += CHUNK, p += CHUNK / 8 * bits, out += CHUNK * WIDTH) {
         for (int i = 0; i < n; i++) __builtin_prefetch(p + (WIDTH + i) * row_bytes); /* of the next tile */
-        transpose(square);
-        memcpy(out + c * WIDTH, square, (size_t)m * WIDTH);
+        if (n == WIDTH && w->n_cols - c >= CHUNK)
+            code_square(p, row_bytes, WIDTH, CHUNK, bits, out);
+        else
+            code_square(p, row_bytes, n, w->n_cols - c < CHUNK ? (int)(w->n_cols - c) : CHUNK, bits, out);
     }
 }
 
@@ -212,7 +230,8 @@ INLINE void row_products(const mf__tensor *w, int64_t row, int64_t n_rows, const
 #define ROWS_FNS(b) ROWS_FN(b, 1) ROWS_FN(b, 2) ROWS_FN(b, 3) ROWS_FN(b, 4)
 ROWS_FNS(2)
 ROWS_FNS(3)
-ROWS_FNS(4) ROWS_FNS(5) ROWS_FNS(6) ROWS_FNS(8)
+ROWS_FNS(4)
+ROWS_FNS(5) ROWS_FNS(6) ROWS_FNS(8)
 
     static void SET(rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
                                int64_t ld) {
@@ -258,7 +277,8 @@ INLINE void tile_tokens(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, int 
     }
 TILE_FN(1)
 TILE_FN(2)
-TILE_FN(3) TILE_FN(4) TILE_FN(5) TILE_FN(6) TILE_FN(7) TILE_FN(8)
+TILE_FN(3)
+TILE_FN(4) TILE_FN(5) TILE_FN(6) TILE_FN(7) TILE_FN(8)
 
     /* Runs of equal length: a short one at the end would wait for its own sums. */
     static void SET(many_int8)(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, float *y) {

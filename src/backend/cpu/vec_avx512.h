@@ -8,7 +8,7 @@
 
 #define SET(name) name##_avx512
 #define WIDTH 16 /* f32 or i32 values in a vector; a vector holds 4 * WIDTH codes */
-#define TILE 8   /* rows of a panel product: sums and their scaled totals stay in registers */
+#define TILE 8   /* keys of attention whose sums stay in registers */
 
 #include "backend/cpu/vec.h"
 
