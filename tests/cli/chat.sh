@@ -6,8 +6,9 @@ export HOME="$work/home" TERM=xterm
 unset XDG_STATE_HOME XDG_CACHE_HOME NO_COLOR
 mkdir -p "$HOME"
 
+# Exact: tokens said one by one and tokens read again in one pass give the same answer then.
 chat() { # OPTIONS...: ./in is the conversation
-    "$moeflux" chat "$stories" --temperature 0 --tokens 12 "$@" <in >out 2>err
+    "$moeflux" chat "$stories" --exact --temperature 0 --tokens 12 "$@" <in >out 2>err
     code=$?
 }
 
@@ -127,16 +128,16 @@ cat >thinker/chat_template.jinja <<'TEMPLATE'
 {%- endif -%}
 TEMPLATE
 name="reasoning is no answer"
-run_it 0 "$moeflux" run thinker --prompt Hi --tokens 5 --temperature 0 && holds "$(cat out)" = "" && has err "Please write a story" && ok
+run_it 0 "$moeflux" run thinker --exact --prompt Hi --tokens 5 --temperature 0 && holds "$(cat out)" = "" && has err "Please write a story" && ok
 name="no reasoning"
-run_it 0 "$moeflux" run thinker --prompt Hi --tokens 5 --temperature 0 --think off && holds "$(wc -c <out)" -gt 10 && ok
+run_it 0 "$moeflux" run thinker --exact --prompt Hi --tokens 5 --temperature 0 --think off && holds "$(wc -c <out)" -gt 10 && ok
 name="a form holds for the answer, not for the reasoning"
-run_it 0 "$moeflux" run thinker --prompt Hi --temperature 0 --regex "(ab)+c" && has err "Please write a story" && holds "$(grep -cxE "(ab)+c" out)" -eq 1 && ok
+run_it 0 "$moeflux" run thinker --exact --prompt Hi --temperature 0 --regex "(ab)+c" && has err "Please write a story" && holds "$(grep -cxE "(ab)+c" out)" -eq 1 && ok
 name="a form holds when the tokens are gone"
-run_it 0 "$moeflux" run thinker --prompt Hi --tokens 3 --temperature 0 --regex "(ab)+c" && [ "$(cat out)" = abc ] && ok || bad "$(cat out)"
+run_it 0 "$moeflux" run thinker --exact --prompt Hi --tokens 3 --temperature 0 --regex "(ab)+c" && [ "$(cat out)" = abc ] && ok || bad "$(cat out)"
 name="what the template drops is not evaluated again"
 printf 'Tell me a story.\nAnd another.\n/save r.json\n' >in
-"$moeflux" chat thinker --tokens 5 --temperature 0 <in >out 2>err && has r.json '"reasoning_content": "Please' &&
+"$moeflux" chat thinker --exact --tokens 5 --temperature 0 <in >out 2>err && has r.json '"reasoning_content": "Please' &&
     has err "prompt 38 tokens (12 reused)" && ok
 
 name="no chat format"
@@ -154,7 +155,7 @@ plays() {
         printf 'skipped: %s (built without libedit)\n' "$name"
         return 1
     fi
-    "$on_terminal" script transcript "$moeflux" chat "$stories" --temperature 0 "$@" >out 2>err </dev/null && return 0
+    "$on_terminal" script transcript "$moeflux" chat "$stories" --exact --temperature 0 "$@" >out 2>err </dev/null && return 0
     bad "$(tail -n 3 transcript | tr -d '\033' | tail -c 300)"
     return 1
 }
