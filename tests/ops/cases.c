@@ -259,12 +259,29 @@ static void fill_zeros(op_rig *rig) {
         .norm = {.eps = e, .part = n }                                                                                 \
     }
 #define MXFP4 .w_type = MF_TYPE_MXFP4, .bits = 4, .group = MF_MXFP4_GROUP
+#define F8(rows, gr) .w_type = MF_TYPE_F8_BLOCK, .bits = 8, .block_rows = rows, .group = gr
 #define AFFINE(b, gr) .w_type = MF_TYPE_AFFINE, .bits = b, .group = gr
 
 const op_case OP_CASES[] = {
     {"embed f32", 0, build_embed, expect_embed, .seqs = FEW, .cols = 24, .rows = 11},
     {"embed bf16", 0, build_embed, expect_embed, .seqs = FEW, .cols = 24, .rows = 11, .w_type = MF_TYPE_BF16},
+    {"embed f16", 0, build_embed, expect_embed, .seqs = FEW, .cols = 29, .rows = 11, .w_type = MF_TYPE_F16},
+    {"embed 2 bits", 0, build_embed, expect_embed, .seqs = FEW, .cols = 96, .rows = 11, AFFINE(2, 32)},
+    {"embed 3 bits", 0, build_embed, expect_embed, .seqs = FEW, .cols = 128, .rows = 11, AFFINE(3, 128)},
     {"embed 4 bits", 0, build_embed, expect_embed, .seqs = FEW, .cols = 128, .rows = 11, AFFINE(4, 64)},
+    {"embed 4 bits, f32", 0, build_embed, expect_embed, .seqs = FEW, .cols = 128, .rows = 11, AFFINE(4, 64),
+     .scales = OP_SCALES_F32},
+    {"embed 4 bits, f16", 0, build_embed, expect_embed, .seqs = FEW, .cols = 128, .rows = 11, AFFINE(4, 32),
+     .scales = OP_SCALES_F16},
+    {"embed 5 bits", 0, build_embed, expect_embed, .seqs = FEW, .cols = 128, .rows = 11, AFFINE(5, 32)},
+    {"embed 6 bits", 0, build_embed, expect_embed, .seqs = FEW, .cols = 128, .rows = 11, AFFINE(6, 64)},
+    {"embed 8 bits, centred", 0, build_embed, expect_embed, .seqs = FEW, .cols = 128, .rows = 11, AFFINE(8, 64),
+     .centred = true},
+    {"embed many groups", 0, build_embed, expect_embed, .seqs = ONE, .cols = 2144, .rows = 3, AFFINE(4, 32)},
+    {"embed mxfp4", 0, build_embed, expect_embed, .seqs = FEW, .cols = 96, .rows = 11, MXFP4},
+    {"embed fp8", 0, build_embed, expect_embed, .seqs = FEW, .cols = 96, .rows = 11, F8(4, 32)},
+    {"embed fp8 cut off", 0, build_embed, expect_embed, .seqs = FEW, .cols = 75, .rows = 11, F8(4, 32),
+     .scales = OP_SCALES_F32},
 
     {"rms_norm row", 2e-6, build_norm, expect_rms_norm, .seqs = FEW, .cols = 96, .p = NORM(1e-6f, 0)},
     {"rms_norm zero row", 2e-6, build_norm, expect_rms_norm, fill_zeros, .seqs = ONE, .cols = 8, .p = NORM(1e-6f, 0)},
@@ -280,6 +297,19 @@ const op_case OP_CASES[] = {
     {"matmul 4 bits", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 256, .rows = 13, AFFINE(4, 64)},
     {"matmul 4 bits one", 2e-6, build_matmul, expect_matmul, .seqs = ONE, .cols = 256, .rows = 13, AFFINE(4, 128)},
     {"matmul mxfp4", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 96, .rows = 13, MXFP4},
+    {"matmul mxfp4 one", 2e-6, build_matmul, expect_matmul, .seqs = ONE, .cols = 160, .rows = 13, MXFP4},
+    {"matmul fp8", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 256, .rows = 13, F8(8, 128)},
+    {"matmul fp8 cut off", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 75, .rows = 13, F8(5, 24)},
+    {"matmul fp8 f32 scales", 2e-6, build_matmul, expect_matmul, .seqs = ONE, .cols = 128, .rows = 13, F8(128, 128),
+     .scales = OP_SCALES_F32},
+    {"matmul f16 scales", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 192, .rows = 13, AFFINE(4, 64),
+     .scales = OP_SCALES_F16},
+    {"matmul f32 scales", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 192, .rows = 13, AFFINE(4, 64),
+     .scales = OP_SCALES_F32},
+    {"matmul centred", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 128, .rows = 13, AFFINE(4, 32),
+     .centred = true},
+    {"matmul centred 8 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(8, 32),
+     .centred = true, .scales = OP_SCALES_F16},
     {"matmul 5 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(5, 64)},
     {"matmul 6 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 128, .rows = 13, AFFINE(6, 32)},
     {"matmul 8 bits", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 256, .rows = 13, AFFINE(8, 64)},
@@ -402,6 +432,8 @@ const op_case OP_CASES[] = {
      .n_experts = 5, .option = true},
     {"experts mxfp4", 4e-6, build_experts, expect_experts, .seqs = MANY, .cols = 64, .p = MOE_CLAMPED(2, 96),
      .n_experts = 4, .option = true, MXFP4},
+    {"experts fp8", 4e-6, build_experts, expect_experts, .seqs = MANY, .cols = 64, .p = MOE(2, 40), .n_experts = 4,
+     F8(16, 32)},
     {"experts some absent", 4e-6, build_experts, expect_experts, .seqs = FEW, .cols = 32, .p = MOE(3, 16),
      .n_experts = 8, .every_other = true},
 

@@ -33,6 +33,7 @@ static void build_delta_net(mf__graph *g, const op_case *c) {
 
 #define AFFINE(b, gr) .w_type = MF_TYPE_AFFINE, .bits = b, .group = gr
 #define MXFP4 .w_type = MF_TYPE_MXFP4, .bits = 4, .group = MF_MXFP4_GROUP
+#define F8 .w_type = MF_TYPE_F8_BLOCK, .bits = 8, .group = 128, .block_rows = 128
 #define MATMUL(n) .build = build_matmul, .seqs = {{n, 0}}, .cols = 1024, .rows = 64
 #define MOE(n)                                                                                                         \
     .build = build_experts, .seqs = {{n, 0}}, .cols = 512, .p = {.moe = {.top_k = 4, .n_inner = 128}}, .n_experts = 8
@@ -52,6 +53,8 @@ static const op_case CASES[] = {
     {"matmul_8bit_64", MATMUL(64), AFFINE(8, 64)},
     {"matmul_mxfp4_1", MATMUL(1), MXFP4},
     {"matmul_mxfp4_64", MATMUL(64), MXFP4},
+    {"matmul_fp8_1", MATMUL(1), F8},
+    {"matmul_fp8_64", MATMUL(64), F8},
     {"matmul_bf16_1", MATMUL(1), .w_type = MF_TYPE_BF16},
     {"experts_4bit_1", MOE(1), AFFINE(4, 64)},
     {"experts_4bit_32", MOE(32), AFFINE(4, 64)},

@@ -33,43 +33,60 @@ static float *random_floats(op_rig *rig, int64_t n, double scale) {
 
 /* ---- weights --------------------------------------------------------------------------------------------------- */
 
-/* Writes a random matrix of the case's type at data (and scales, biases). */
-static void encode(op_rig *rig, mf__type type, int bits, int group, int64_t rows, int64_t cols, uint8_t *data,
-                   uint8_t *scales, uint8_t *biases) {
+/* Fills the matrix t, whose memory is ours, with random values. */
+static void encode(op_rig *rig, const mf__tensor *t) {
+    int64_t cols = t->n_cols, row_bytes = mf__tensor_row_bytes(t), scale_bytes = mf__tensor_scale_bytes(t);
     float *row = take(&rig->arena, cols, sizeof *row);
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        uint8_t *data = (uint8_t *)t->data + r * row_bytes;
         for (int64_t c = 0; c < cols; c++) row[c] = (float)op_random(rig);
-        if (type == MF_TYPE_MXFP4) {
-            for (int64_t i = 0; i < cols / 2; i++) data[r * cols / 2 + i] = (uint8_t)(int)(row[i] * 128);
-            for (int64_t i = 0; i < cols / group; i++) scales[r * cols / group + i] = (uint8_t)(int)(124 + row[i] * 4);
-        } else if (type == MF_TYPE_AFFINE) {
-            mf__affine_encode_row(row, cols, bits, group, MF_TYPE_BF16, data + r * cols * bits / 8,
-                                  scales + r * cols / group * 2, biases + r * cols / group * 2);
-        } else if (type == MF_TYPE_F32) {
-            memcpy(data + r * cols * 4, row, (size_t)cols * 4);
+        if (t->type == MF_TYPE_AFFINE) {
+            uint8_t spare[64];
+            mf__affine_encode_row(row, cols, t->bits, t->group, t->scale_type, data,
+                                  (uint8_t *)t->scales + r * scale_bytes,
+                                  t->biases ? (uint8_t *)t->biases + r * scale_bytes : spare);
+            assert_true(t->biases || scale_bytes <= (int64_t)sizeof spare);
+        } else if (t->type == MF_TYPE_F32) {
+            memcpy(data, row, (size_t)row_bytes);
+        } else if (mf__type_has_scales(t->type)) { /* any codes but NaN */
+            for (int64_t i = 0; i < row_bytes; i++) data[i] = (uint8_t)(int)(row[i] * 127);
+            if (t->type == MF_TYPE_F8_BLOCK)
+                for (int64_t i = 0; i < row_bytes; i++) data[i] ^= (data[i] & 127) == 127;
         } else {
             for (int64_t c = 0; c < cols; c++) {
-                uint16_t h = type == MF_TYPE_BF16 ? mf__f32_to_bf16(row[c]) : mf__f32_to_f16(row[c]);
-                memcpy(data + (r * cols + c) * 2, &h, 2);
+                uint16_t h = t->type == MF_TYPE_BF16 ? mf__f32_to_bf16(row[c]) : mf__f32_to_f16(row[c]);
+                memcpy(data + c * 2, &h, 2);
             }
         }
+    }
+    if (!mf__type_has_scales(t->type) || t->type == MF_TYPE_AFFINE) return;
+    int64_t n = mf__tensor_scale_rows(t) * scale_bytes / (mf__type_bits(t->scale_type) / 8);
+    for (int64_t i = 0; i < n; i++) {
+        float scale = (float)op_random(rig) + 1.5f;
+        uint16_t half = t->scale_type == MF_TYPE_BF16 ? mf__f32_to_bf16(scale) : mf__f32_to_f16(scale);
+        if (t->scale_type == MF_TYPE_U8)
+            ((uint8_t *)t->scales)[i] = (uint8_t)(int)(120 + scale * 4);
+        else if (t->scale_type == MF_TYPE_F32)
+            memcpy((uint8_t *)t->scales + i * 4, &scale, 4);
+        else
+            memcpy((uint8_t *)t->scales + i * 2, &half, 2);
     }
 }
 
 static mf__type scale_type(const op_case *c) {
-    return c->w_type == MF_TYPE_MXFP4 ? MF_TYPE_U8 : MF_TYPE_BF16;
+    static const mf__type types[] = {MF_TYPE_BF16, MF_TYPE_F16, MF_TYPE_F32};
+    return c->w_type == MF_TYPE_MXFP4 ? MF_TYPE_U8 : types[c->scales];
 }
 
 static mf__tensor make_matrix(op_rig *rig, int64_t rows, int64_t cols) {
     const op_case *c = rig->c;
-    bool scaled = mf__type_has_scales(c->w_type);
     mf__tensor t = {.type = c->w_type, .n_planes = 1, .n_rows = rows, .n_cols = cols};
-    if (scaled) t.bits = c->bits, t.group = c->group, t.scale_type = scale_type(c);
-    uint8_t *data = take(&rig->arena, rows * mf__tensor_row_bytes(&t), 1);
-    uint8_t *scales = scaled ? take(&rig->arena, rows * cols / c->group, 2) : NULL;
-    uint8_t *biases = scaled ? take(&rig->arena, rows * cols / c->group, 2) : NULL;
-    encode(rig, c->w_type, c->bits, c->group, rows, cols, data, scales, biases);
-    t.data = data, t.scales = scales, t.biases = biases;
+    if (mf__type_has_scales(c->w_type))
+        t.bits = c->bits, t.group = c->group, t.block_rows = c->block_rows, t.scale_type = scale_type(c);
+    t.data = take(&rig->arena, rows * mf__tensor_row_bytes(&t), 1);
+    if (t.group) t.scales = take(&rig->arena, mf__tensor_scale_rows(&t) * mf__tensor_scale_bytes(&t), 1);
+    if (c->w_type == MF_TYPE_AFFINE && !c->centred) t.biases = take(&rig->arena, rows * mf__tensor_bias_bytes(&t), 1);
+    encode(rig, &t);
     return t;
 }
 
@@ -110,6 +127,7 @@ static void make_bank(op_rig *rig) {
         if (!mf__type_has_scales(c->w_type)) continue;
         rig->layout.part[p].bits = c->bits;
         rig->layout.part[p].group = c->group;
+        rig->layout.part[p].block_rows = c->block_rows;
         rig->layout.part[p].scale_type = scale_type(c);
     }
     assert_int_equal(mf__expert_layout_pack(&rig->layout, 64, NULL), MF_OK);
@@ -117,9 +135,8 @@ static void make_bank(op_rig *rig) {
     for (int32_t e = 0; e < c->n_experts; e++)
         for (int p = 0; p < MF_PART_COUNT; p++) {
             uint8_t *blob = rig->blobs + e * rig->layout.bytes;
-            encode(rig, c->w_type, c->bits, c->group, rig->layout.part[p].n_rows, rig->layout.part[p].n_cols,
-                   blob + rig->layout.part[p].data_off, blob + rig->layout.part[p].scales_off,
-                   blob + rig->layout.part[p].biases_off);
+            mf__tensor t = mf__expert_view(&rig->layout, p, blob);
+            encode(rig, &t);
             float *bias = (float *)(void *)(blob + rig->layout.part[p].bias_off);
             for (int64_t r = 0; c->option && r < rig->layout.part[p].n_rows; r++) bias[r] = (float)op_random(rig);
         }

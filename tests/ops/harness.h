@@ -35,8 +35,10 @@ struct op_case {
     int32_t cols, rows;                                 /* free sizes that build may use */
     bool option;                                        /* ... and a choice */
     mf__op_params p;
-    mf__type w_type; /* of matrices and experts; bits, group for AFFINE */
-    int bits, group;
+    mf__type w_type; /* of matrices and experts; bits and group of those with scales */
+    int bits, group, block_rows;
+    enum { OP_SCALES_BF16, OP_SCALES_F16, OP_SCALES_F32 } scales;
+    bool centred;           /* AFFINE without biases */
     int32_t k_cols, v_cols; /* KV rows; 0: none */
     mf__type kv_type;       /* ... as they are kept */
     int32_t n_experts;      /* of the bank; 0: none */

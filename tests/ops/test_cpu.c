@@ -65,7 +65,8 @@ static void run_case(const op_case *c, const rack *r, double tolerance, bool cut
 
 /* Inputs of the common table are random: int8 rounds them. One part in 254 of a group's largest value each. */
 static double int8_tolerance(const op_case *c) {
-    bool product = c->w_type == MF_TYPE_AFFINE && (c->expect == expect_matmul || c->expect == expect_experts);
+    bool product = (c->w_type == MF_TYPE_AFFINE || c->w_type == MF_TYPE_MXFP4) &&
+                   (c->expect == expect_matmul || c->expect == expect_experts);
     return product ? (c->expect == expect_experts ? 0.03 : 0.01) : 0;
 }
 
@@ -106,12 +107,12 @@ static void fill_int8(op_rig *rig) {
 /* Products of this size cancel: an error counts against the largest value. */
 static void test_int8_products(void **state) {
     static const int32_t TOKENS[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20, 21, 33, 64};
-    static const int BITS[] = {2, 3, 4, 5, 6, 8}, GROUPS[] = {32, 64, 128};
+    static const int BITS[] = {0, 2, 3, 4, 5, 6, 8}, GROUPS[] = {32, 64, 128}; /* 0: MXFP4, in groups of 32 alone */
     (void)state;
     EACH_LEVEL(level) {
         rack r = open_rack(level, false, 3);
         for (size_t b = 0; b < MF__COUNT(BITS); b++)
-            for (size_t g = 0; g < MF__COUNT(GROUPS); g++)
+            for (size_t g = 0; g < (BITS[b] ? MF__COUNT(GROUPS) : 1); g++)
                 for (size_t t = 0; t < MF__COUNT(TOKENS); t++) {
                     char name[64];
                     snprintf(name, sizeof name, "%d bits, groups of %d, %d tokens", BITS[b], GROUPS[g], TOKENS[t]);
@@ -123,8 +124,8 @@ static void test_int8_products(void **state) {
                                  .cols = GROUPS[g] * (t % 2 ? 3 : 1), /* odd numbers of groups */
                                  .rows = t % 3 ? 21 : 8,
                                  .option = t % 2,
-                                 .w_type = MF_TYPE_AFFINE,
-                                 .bits = BITS[b],
+                                 .w_type = BITS[b] ? MF_TYPE_AFFINE : MF_TYPE_MXFP4,
+                                 .bits = BITS[b] ? BITS[b] : 4,
                                  .group = GROUPS[g]};
                     run_case(&c, &r, 3e-6, false);
                 }

@@ -73,11 +73,7 @@ static void SET(kv_decode)(mf__type type, const void *row, int32_t cols, int32_t
     const uint8_t *p = row;
     int32_t c = 0;
     if (type == MF_TYPE_F16) {
-        for (; c + WIDTH <= n; c += WIDTH) {
-            vf v;
-            load_f16(p + 2 * ((int64_t)first + c), &v);
-            store_f(out + c, v);
-        }
+        for (; c + WIDTH <= n; c += WIDTH) store_f(out + c, load_f16(p + 2 * ((int64_t)first + c)));
     } else if (type == MF_TYPE_I8) {
         for (; c + WIDTH <= n && (first + c) % WIDTH == 0; c += WIDTH) { /* then a vector has one scale */
             float scale;

@@ -18,7 +18,7 @@ static mf_status no_scratch(const mf__cpu_run *r, mf_error *err) {
 }
 
 int mf__cpu_form(const mf__cpu_run *r, const mf__tensor *w) {
-    return w->type == MF_TYPE_AFFINE && !r->exact ? w->group : 0;
+    return (w->type == MF_TYPE_AFFINE || w->type == MF_TYPE_MXFP4) && !r->exact ? w->group : 0;
 }
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */

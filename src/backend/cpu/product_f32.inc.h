@@ -1,32 +1,5 @@
 /* Products of decoded weights with f32 activations; compiled once per instruction set. */
-#include "backend/cpu/cpu.h"
-#include "quant/affine.h"
-
-/* ---- weights ----------------------------------------------------------------------------------------------------- */
-
-/* One row as f32: the values of mf__tensor_row_f32, bit for bit (the product is rounded before the sum). */
-static void SET(decode_row)(const mf__tensor *w, int64_t row, float *out) {
-    int64_t n = w->n_cols, i = 0;
-    const uint8_t *p = (const uint8_t *)w->data + row * mf__tensor_row_bytes(w);
-    if (w->type == MF_TYPE_BF16) {
-        for (; i + WIDTH <= n; i += WIDTH) store_f(out + i, load_bf16(p + 2 * i));
-    } else if (w->type == MF_TYPE_F16) {
-        for (; i + WIDTH <= n; i += WIDTH) {
-            vf v;
-            load_f16(p + 2 * i, &v);
-            store_f(out + i, v);
-        }
-    }
-    if (i == n) return;
-    if (i == 0) {
-        mf__tensor_row_f32(w, row, out);
-        return;
-    }
-    mf__tensor rest = *w;
-    rest.data = p + 2 * i;
-    rest.n_cols = n - i;
-    mf__tensor_row_f32(&rest, 0, out + i);
-}
+#include "backend/cpu/decode.inc.h"
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 

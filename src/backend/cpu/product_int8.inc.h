@@ -1,14 +1,12 @@
-/* Products of affine codes with int8 activations; compiled once per instruction set.
+/* Products of weights in groups with int8 activations; compiled once per instruction set.
  *
  *   y = sum over groups of  scale * x_scale * (sum of code * q)  +  bias * x_sum
  *
  * with x ~ q * x_scale and x_sum the sum of those: the rounding of x then meets the weight itself, q s + b, and not
  * its two large parts one by one. Codes are unsigned, q is within +-127; the inner sum is exact. */
-#include "backend/cpu/cpu.h"
-#include "quant/half.h"
+#include "backend/cpu/groups.inc.h"
 
-#define CHUNK (4 * WIDTH) /* codes in a vector */
-#define MAX_GROUPS 64     /* whose scales are prepared together */
+#define MAX_GROUPS 64 /* whose scales are prepared together */
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
@@ -51,53 +49,6 @@ static void SET(quant_row)(int64_t cols, int group, const mf__cpu_vec *v) {
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* n values of a row of scales or biases, from value `first` on. */
-INLINE void load_scales(const void *base, mf__type type, int64_t first, int64_t n, float *restrict out) {
-    const uint8_t *p = (const uint8_t *)base + first * (type == MF_TYPE_F32 ? 4 : 2);
-    int64_t i = 0;
-    if (type == MF_TYPE_F32) {
-        memcpy(out, p, (size_t)n * 4);
-    } else if (type == MF_TYPE_BF16) {
-        for (; i + WIDTH <= n; i += WIDTH) store_f(out + i, load_bf16(p + 2 * i));
-        for (; i < n; i++) {
-            uint16_t h;
-            memcpy(&h, p + 2 * i, 2);
-            out[i] = mf__bf16_to_f32(h);
-        }
-    } else {
-        for (; i < n; i++) {
-            uint16_t h;
-            memcpy(&h, p + 2 * i, 2);
-            out[i] = mf__f16_to_f32(h);
-        }
-    }
-}
-
-#define EACH_BITS(bits, call)                                                                                          \
-    switch (bits) {                                                                                                    \
-    case 2: call(2); break;                                                                                            \
-    case 3: call(3); break;                                                                                            \
-    case 4: call(4); break;                                                                                            \
-    case 5: call(5); break;                                                                                            \
-    case 6: call(6); break;                                                                                            \
-    default: call(8); break;                                                                                           \
-    }
-
-/* WIDTH values from value `first` on, of which the last may be missing. */
-INLINE vf scale_vector(const void *base, mf__type type, int64_t first, int64_t n) {
-    const uint8_t *p = (const uint8_t *)base + first * (type == MF_TYPE_F32 ? 4 : 2);
-    vf v = {0};
-    if (n < WIDTH) {
-        float part[WIDTH] = {0};
-        load_scales(base, type, first, n, part);
-        return load_f(part);
-    }
-    if (type == MF_TYPE_BF16) return load_bf16(p);
-    if (type == MF_TYPE_F32) return load_f((const float *)(const void *)p);
-    load_f16(p, &v);
-    return v;
-}
-
 /* values [row + i][groups] -> out [groups][WIDTH] */
 INLINE void tile_scales(const mf__tensor *w, const void *values, int64_t row, int n, float *out) {
     int64_t groups = w->n_cols / w->group;
@@ -111,23 +62,23 @@ INLINE void tile_scales(const mf__tensor *w, const void *values, int64_t row, in
 }
 
 /* n rows and m columns of codes; rows past the n-th are zeros. */
-INLINE void code_square(const uint8_t *p, int64_t row_bytes, int n, int m, int bits, uint8_t *out) {
+INLINE void code_square(const uint8_t *p, int64_t row_bytes, int n, int m, int width, uint8_t *out) {
     vi square[WIDTH];
     for (int i = 0; i < WIDTH; i++)
-        square[i] = i < n ? (vi)unpack_codes(p + i * row_bytes, bits, m / 8 * bits) : (vi){0};
+        square[i] = i < n ? (vi)codes_at(p + i * row_bytes, width, m / 8 * bits_of(width)) : (vi){0};
     transpose(square);
     for (int i = 0; i < m / 4; i++) memcpy(out + i * CHUNK, &square[i], sizeof *square);
 }
 
-INLINE void tile_codes(const mf__tensor *w, int64_t row, int n, int bits, uint8_t *out) {
-    int64_t row_bytes = w->n_cols / 8 * bits;
+INLINE void tile_codes(const mf__tensor *w, int64_t row, int n, int width, uint8_t *out) {
+    int64_t bits = bits_of(width), row_bytes = w->n_cols / 8 * bits;
     const uint8_t *p = (const uint8_t *)w->data + row * row_bytes;
     for (int64_t c = 0; c < w->n_cols; c += CHUNK, p += CHUNK / 8 * bits, out += CHUNK * WIDTH) {
         for (int i = 0; i < n; i++) __builtin_prefetch(p + (WIDTH + i) * row_bytes); /* of the next tile */
         if (n == WIDTH && w->n_cols - c >= CHUNK)
-            code_square(p, row_bytes, WIDTH, CHUNK, bits, out);
+            code_square(p, row_bytes, WIDTH, CHUNK, width, out);
         else
-            code_square(p, row_bytes, n, w->n_cols - c < CHUNK ? (int)(w->n_cols - c) : CHUNK, bits, out);
+            code_square(p, row_bytes, n, w->n_cols - c < CHUNK ? (int)(w->n_cols - c) : CHUNK, width, out);
     }
 }
 
@@ -136,9 +87,12 @@ static void SET(tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile
     out->group = w->group;
     out->wide = w->bits == 8;
     tile_scales(w, w->scales, row, n, out->scales);
-    tile_scales(w, w->biases, row, n, out->biases);
-#define CODES(b) tile_codes(w, row, n, b, out->codes)
-    EACH_BITS(w->bits, CODES)
+    if (has_biases(w))
+        tile_scales(w, w->biases, row, n, out->biases);
+    else
+        for (int64_t i = 0; i < w->n_cols / w->group * WIDTH; i++) out->biases[i] = -centre_of(w) * out->scales[i];
+#define CODES(width) tile_codes(w, row, n, width, out->codes)
+    EACH_WIDTH(width_of(w), CODES)
 #undef CODES
 }
 
@@ -165,13 +119,12 @@ INLINE void nibble_groups(const uint8_t *p, int group, int64_t g0, int64_t m, co
 }
 
 /* One row of W times n tokens, over groups [g0, g0 + m), m <= MAX_GROUPS. */
-INLINE void row_groups(const mf__tensor *w, int64_t row, int64_t g0, int64_t m, const mf__cpu_vec *x, int n, int bits,
+INLINE void row_groups(const mf__tensor *w, int64_t row, int64_t g0, int64_t m, const mf__cpu_vec *x, int n, int width,
                        vf *acc) {
     float s[MAX_GROUPS + 1], b[MAX_GROUPS], scaled[MF_CPU_FEW][MAX_GROUPS + 1];
     int64_t groups = w->n_cols / w->group, at = row * groups + g0;
-    int group = w->group;
-    load_scales(w->scales, w->scale_type, at, m, s);
-    load_scales(w->biases, w->scale_type, at, m, b);
+    int group = w->group, bits = bits_of(width);
+    load_groups(w, at, m, s, b);
     for (int j = 0; j < n; j++) {
         const float *xs = x[j].scale + g0, *sums = x[j].sum + g0;
         int64_t g = 0;
@@ -186,37 +139,37 @@ INLINE void row_groups(const mf__tensor *w, int64_t row, int64_t g0, int64_t m, 
         scaled[j][m] = 0;
     }
     const uint8_t *p = (const uint8_t *)w->data + (row * w->n_cols + g0 * group) / 8 * bits;
-    if (bits == 4 && group >= CHUNK && m * group % (2 * CHUNK) == 0) {
+    if (width == 4 && group >= CHUNK && m * group % (2 * CHUNK) == 0) {
         nibble_groups(p, group, g0, m, x, n, (const float(*)[MAX_GROUPS + 1]) scaled, acc);
     } else if (group >= CHUNK) {
         for (int64_t g = 0; g < m; g++) {
             vi sums[MF_CPU_FEW] = {{0}};
             __builtin_prefetch(p + 1024);
             for (int i = 0; i < group; i += CHUNK, p += CHUNK / 8 * bits) {
-                vu8 codes = unpack_codes(p, bits, CHUNK / 8 * bits);
+                vu8 codes = codes_at(p, width, CHUNK / 8 * bits);
                 for (int j = 0; j < n; j++)
-                    sums[j] = dot4(sums[j], codes, load_i8(x[j].q + (g0 + g) * group + i), bits);
+                    sums[j] = dot4(sums[j], codes, load_i8(x[j].q + (g0 + g) * group + i), width);
             }
             for (int j = 0; j < n; j++) acc[j] += __builtin_convertvector(sums[j], vf) * scaled[j][g];
         }
     } else {
         for (int64_t g = 0; g < m; g += 2, p += CHUNK / 8 * bits) {
-            vu8 codes = unpack_codes(p, bits, (g + 1 < m ? CHUNK : CHUNK / 2) / 8 * bits);
+            vu8 codes = codes_at(p, width, (g + 1 < m ? CHUNK : CHUNK / 2) / 8 * bits);
             for (int j = 0; j < n; j++) {
-                vi sums = dot4((vi){0}, codes, load_i8(x[j].q + (g0 + g) * group), bits);
+                vi sums = dot4((vi){0}, codes, load_i8(x[j].q + (g0 + g) * group), width);
                 acc[j] += __builtin_convertvector(sums, vf) * splat_halves(scaled[j][g], scaled[j][g + 1]);
             }
         }
     }
 }
 
-INLINE void row_products(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, int bits,
+INLINE void row_products(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, int width,
                          float *y, int64_t ld) {
     int64_t groups = w->n_cols / w->group;
     for (int64_t i = 0; i < n_rows; i++) {
         vf acc[MF_CPU_FEW] = {{0}};
         for (int64_t g0 = 0; g0 < groups; g0 += MAX_GROUPS)
-            row_groups(w, row + i, g0, groups - g0 < MAX_GROUPS ? groups - g0 : MAX_GROUPS, x, n, bits, acc);
+            row_groups(w, row + i, g0, groups - g0 < MAX_GROUPS ? groups - g0 : MAX_GROUPS, x, n, width, acc);
         for (int j = 0; j < n; j++) y[j * ld + i] = sum_lanes(acc[j]);
     }
 }
@@ -228,19 +181,21 @@ INLINE void row_products(const mf__tensor *w, int64_t row, int64_t n_rows, const
         row_products(w, row, n_rows, x, n, b, y, ld);                                                                  \
     }
 #define ROWS_FNS(b) ROWS_FN(b, 1) ROWS_FN(b, 2) ROWS_FN(b, 3) ROWS_FN(b, 4)
+ROWS_FNS(E2M1)
 ROWS_FNS(2)
 ROWS_FNS(3)
 ROWS_FNS(4)
-ROWS_FNS(5) ROWS_FNS(6) ROWS_FNS(8)
+ROWS_FNS(5)
+ROWS_FNS(6) ROWS_FNS(8)
 
     static void SET(rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
                                int64_t ld) {
     typedef void rows_fn(const mf__tensor *, int64_t, int64_t, const mf__cpu_vec *, float *, int64_t);
 #define NAMES(b)                                                                                                       \
     { rows_##b##_1, rows_##b##_2, rows_##b##_3, rows_##b##_4 }
-    static rows_fn *const fns[9][MF_CPU_FEW] = {
-        [2] = NAMES(2), [3] = NAMES(3), [4] = NAMES(4), [5] = NAMES(5), [6] = NAMES(6), [8] = NAMES(8)};
-    fns[w->bits][n - 1](w, row, n_rows, x, y, ld);
+    static rows_fn *const fns[9][MF_CPU_FEW] = {[E2M1] = NAMES(E2M1), [2] = NAMES(2), [3] = NAMES(3), [4] = NAMES(4),
+                                                [5] = NAMES(5),       [6] = NAMES(6), [8] = NAMES(8)};
+    fns[width_of(w)][n - 1](w, row, n_rows, x, y, ld);
 }
 
 /* ---- a tile: a row in each lane ---------------------------------------------------------------------------------- */
@@ -278,7 +233,8 @@ INLINE void tile_tokens(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, int 
 TILE_FN(1)
 TILE_FN(2)
 TILE_FN(3)
-TILE_FN(4) TILE_FN(5) TILE_FN(6) TILE_FN(7) TILE_FN(8)
+TILE_FN(4)
+TILE_FN(5) TILE_FN(6) TILE_FN(7) TILE_FN(8)
 
     /* Runs of equal length: a short one at the end would wait for its own sums. */
     static void SET(many_int8)(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, float *y) {

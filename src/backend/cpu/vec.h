@@ -9,6 +9,7 @@ typedef uint32_t vu __attribute__((vector_size(4 * WIDTH)));
 typedef uint8_t vu8 __attribute__((vector_size(4 * WIDTH)));
 typedef int8_t vi8 __attribute__((vector_size(4 * WIDTH)));
 typedef int8_t vi8_narrow __attribute__((vector_size(WIDTH)));
+typedef uint8_t vu8_narrow __attribute__((vector_size(WIDTH)));
 typedef uint16_t vu16_narrow __attribute__((vector_size(2 * WIDTH)));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -38,6 +39,23 @@ INLINE vf load_bf16(const void *p) {
     vu16_narrow h;
     memcpy(&h, p, sizeof h);
     return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+INLINE vf load_u8(const uint8_t *p) {
+    vu8_narrow b;
+    memcpy(&b, p, sizeof b);
+    return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
+}
+
+static inline vf load_f16(const void *p); /* of vec_<set>.h */
+
+/* Moved into the fields of an f16, an F8_E4M3 is 2^8 too small, also where it is subnormal; 127 is its NaN. */
+INLINE vf load_e4m3(const void *p) {
+    vu8_narrow b;
+    memcpy(&b, p, sizeof b);
+    vu16_narrow wide = __builtin_convertvector(b, vu16_narrow), size = wide & 127;
+    vu16_narrow half = (wide & 128) << 8 | size << 7 | ((vu16_narrow)(size == 127) & 0x7c00);
+    return load_f16(&half) * 256.0f;
 }
 
 /* Eight codes of `bits` bits, one per byte: halves are moved apart until each code has its byte. */

@@ -55,6 +55,12 @@ static inline vf splat_halves(float a, float b) {
     return (vf)_mm256_set_m128(_mm_set1_ps(b), _mm_set1_ps(a));
 }
 
+/* table[code]; codes are below 16 */
+static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
+    __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
+    return (vu8)_mm256_shuffle_epi8(t, (__m256i)codes);
+}
+
 static inline float sum_lanes(vf v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -63,8 +69,8 @@ static inline float sum_lanes(vf v) {
 static inline vf max_of(vf a, vf b) {
     return (vf)_mm256_max_ps((__m256)a, (__m256)b);
 }
-static inline void load_f16(const void *p, vf *out) {
-    *out = (vf)_mm256_cvtph_ps(_mm_loadu_si128(p));
+static inline vf load_f16(const void *p) {
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128(p));
 }
 static inline void store_f16(void *p, vf v) {
     _mm_storeu_si128(p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));

@@ -74,14 +74,20 @@ static inline vf splat_halves(float a, float b) {
     return (vf)_mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b));
 }
 
+/* table[code]; codes are below 16 */
+static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
+    __m512i t = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table));
+    return (vu8)_mm512_shuffle_epi8(t, (__m512i)codes);
+}
+
 static inline float sum_lanes(vf v) {
     return _mm512_reduce_add_ps((__m512)v);
 }
 static inline vf max_of(vf a, vf b) {
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
 }
-static inline void load_f16(const void *p, vf *out) {
-    *out = (vf)_mm512_cvtph_ps(_mm256_loadu_si256(p));
+static inline vf load_f16(const void *p) {
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256(p));
 }
 static inline void store_f16(void *p, vf v) {
     _mm256_storeu_si256(p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));

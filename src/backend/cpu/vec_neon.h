@@ -64,14 +64,21 @@ static inline vf splat_halves(float a, float b) {
     return (vf){a, a, b, b};
 }
 
+/* table[code]; codes are below 16 */
+static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
+    return (vu8)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)codes);
+}
+
 static inline float sum_lanes(vf v) {
     return vaddvq_f32((float32x4_t)v);
 }
 static inline vf max_of(vf a, vf b) {
     return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
 }
-static inline void load_f16(const void *p, vf *out) {
-    *out = (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+static inline vf load_f16(const void *p) {
+    uint16x4_t h;
+    memcpy(&h, p, sizeof h);
+    return (vf)vcvt_f32_f16(vreinterpret_f16_u16(h));
 }
 static inline void store_f16(void *p, vf v) {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)v)));

@@ -42,6 +42,12 @@ static inline vf splat_halves(float a, float b) {
     return (vf){a, a, b, b};
 }
 
+/* table[code]; codes are below 16 */
+static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
+    for (int i = 0; i < 16; i++) codes[i] = table[codes[i]];
+    return codes;
+}
+
 static inline float sum_lanes(vf v) {
     return (v[0] + v[2]) + (v[1] + v[3]);
 }
@@ -49,10 +55,10 @@ static inline vf max_of(vf a, vf b) {
     for (int i = 0; i < 4; i++) a[i] = b[i] > a[i] ? b[i] : a[i];
     return a;
 }
-static inline void load_f16(const void *p, vf *out) {
+static inline vf load_f16(const void *p) {
     uint16_t h[4];
     memcpy(h, p, sizeof h);
-    *out = (vf){mf__f16_to_f32(h[0]), mf__f16_to_f32(h[1]), mf__f16_to_f32(h[2]), mf__f16_to_f32(h[3])};
+    return (vf){mf__f16_to_f32(h[0]), mf__f16_to_f32(h[1]), mf__f16_to_f32(h[2]), mf__f16_to_f32(h[3])};
 }
 static inline void store_f16(void *p, vf v) {
     uint16_t h[4] = {mf__f32_to_f16(v[0]), mf__f32_to_f16(v[1]), mf__f32_to_f16(v[2]), mf__f32_to_f16(v[3])};
