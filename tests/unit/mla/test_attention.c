@@ -35,8 +35,7 @@ static scene make_scene(shape s, int64_t n_cached, int32_t n_rows) {
         memcpy(base + (int64_t)BLOCK * s.latent + j % BLOCK * s.rope, sc.k_pe + j * s.rope,
                (size_t)s.rope * sizeof(float));
     }
-    sc.state.kv =
-        (mf__kv){.blocks = sc.blocks, .block_rows = BLOCK, .k_cols = s.latent, .v_cols = s.rope, .type = MF_TYPE_F32};
+    sc.state.kv = mf__kv_make(sc.blocks, BLOCK, MF_TYPE_F32, s.latent, s.rope);
     return sc;
 }
 
