@@ -32,6 +32,7 @@ static mf_status submit(mf_model *m, const run *r, mf_error *err) {
                            .weights = r->weights,
                            .segs = ws->segs,
                            .n_segs = r->n_segs,
+                           .apart = ws->apart,
                            .bank = r->bank};
     MF__TRY(m->be->submit(m->be, r->g, &binding, &fence, err));
     return m->be->wait(m->be, fence, err);
@@ -119,6 +120,7 @@ static mf_status run_moe(mf_model *m, int layer, int32_t n, mf_error *err) {
 static void bind_segments(const mf__pass *pass, int layer) {
     mf__workspace *ws = &pass->sessions[0]->model->ws;
     int32_t row = 0;
+    ws->apart = pass->n == pass->n_rows;
     for (int i = 0; i < pass->n; i++) {
         mf__session_bind_state(pass->sessions[i], layer, pass->fresh, &ws->states[i]);
         ws->segs[i] =

@@ -114,8 +114,13 @@ mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_
     return (mf__cpu_block){.w = w, .row = row, .n_rows = left < r->k->lanes ? (int)left : r->k->lanes, .group = group};
 }
 
+/* Rows of sequences apart are multiplied as a single one is: tiles add up in another order. */
+static bool tiled(const mf__cpu_run *r, int64_t n) {
+    return n > MF_CPU_FEW && !r->b->apart;
+}
+
 void mf__cpu_load_block(const mf__cpu_run *r, const mf__cpu_block *b, int64_t n, mf__cpu_workspace *ws) {
-    if (b->group && n > MF_CPU_FEW) r->k->tile_int8(b->w, b->row, b->n_rows, &ws->tile);
+    if (b->group && tiled(r, n)) r->k->tile_int8(b->w, b->row, b->n_rows, &ws->tile);
     if (b->group) return;
     ws->tile.cols = b->w->n_cols;
     for (int i = 0; i < b->n_rows; i++) r->k->decode_row(b->w, b->row + i, ws->tile.w + i * ws->tile.stride);
@@ -125,10 +130,12 @@ void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cp
                       mf__cpu_workspace *ws) {
     if (!b->group)
         r->k->many_f32(&ws->tile, b->n_rows, x, n, ws->out);
-    else if (all > MF_CPU_FEW)
+    else if (tiled(r, all))
         r->k->many_int8(&ws->tile, x, n, ws->out);
     else
-        r->k->rows_int8(b->w, b->row, b->n_rows, x, n, ws->out, r->k->lanes);
+        for (int j = 0; j < n; j += MF_CPU_FEW)
+            r->k->rows_int8(b->w, b->row, b->n_rows, x + j, n - j < MF_CPU_FEW ? n - j : MF_CPU_FEW,
+                            ws->out + j * r->k->lanes, r->k->lanes);
 }
 
 /* ---- sharing out ------------------------------------------------------------------------------------------------- */
