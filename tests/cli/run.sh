@@ -59,10 +59,12 @@ printf 'Once upon a time' | "$moeflux" run --raw --prompt - --tokens 4 --tempera
 
 # ---- stopping ----------------------------------------------------------------------------------------------------
 
-# stopped SIGNAL EXIT_CODE: the text so far and the closing line are there.
+# stopped SIGNAL EXIT_CODE: the text so far and the closing line are there. The model cannot end by itself, and ref takes
+# many seconds for so many tokens.
 stopped() {
     name="stopped by $1"
-    "$moeflux" run --tokens 2000 --ctx 2000 --min-p 1 --seed 1 --raw --prompt "and" >out 2>err &
+    "$moeflux" run --backend ref --logit-bias 0:-inf --logit-bias 2:-inf --tokens 1990 --ctx 2000 --seed 1 --raw \
+        --prompt "and" >out 2>err &
     pid=$!
     i=0
     while [ ! -s out ] && [ "$i" -lt 100 ]; do sleep 0.1 && i=$((i + 1)); done
