@@ -4,9 +4,10 @@
 #   measure_speed.sh BUILD MODEL RESULTS [LLAMA_BENCH GGUF]
 #
 # BUILD has apps/moeflux/moeflux; RESULTS collects one line per value, so that several calls add up: the summary is of all
-# of them. ROUNDS (5), PREFILL (512) and DECODE (32) may be set. Every round opens the model anew and warms it up.
+# of them. ROUNDS (5), PREFILL (512) and DECODE (32) may be set. Every round opens the model anew and warms it up. Both
+# sides decode behind a prompt of PREFILL tokens.
 set -eu
-[ $# -eq 3 ] || [ $# -eq 5 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || [ $# -eq 5 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 program=$1/apps/moeflux/moeflux model=$2 results=$3 llama=${4-} gguf=${5-}
 rounds=${ROUNDS:-5} prefill=${PREFILL:-512} decode=${DECODE:-32}
 threads=$(lscpu -p=CORE,SOCKET 2>/dev/null | grep -v '^#' | sort -u | wc -l)
@@ -17,7 +18,10 @@ ours() {
 }
 
 theirs() {
-    "$llama" -m "$gguf" -t "$threads" -p "$prefill" -n "$decode" -r 1 --load-mode "$1" -o csv 2>/dev/null |
+    {
+        "$llama" -m "$gguf" -t "$threads" -p "$prefill" -n 0 -r 1 --load-mode "$1" -o csv
+        "$llama" -m "$gguf" -t "$threads" -p 0 -n "$decode" -d "$prefill" -r 1 --load-mode "$1" -o csv | tail -n 1
+    } 2>/dev/null |
         awk -F, -v mode="$1" -v p="$prefill" '
             NR == 1 { for (i = 1; i <= NF; i++) { gsub(/"/, "", $i); at[$i] = i } next }
             { gsub(/"/, ""); print "llama-" mode "-" ($at["n_prompt"] == p ? "prefill" : "decode"), $at["avg_ts"] }' \

@@ -32,7 +32,7 @@ static void print_features(const mf__cpu *cpu) {
 
 static void print_kernels(void) {
     static const char *const families[MF_CPU_FAMILIES] = {
-        [MF_CPU_INT8] = "products of weights in groups (affine, MXFP4) with 8-bit activations",
+        [MF_CPU_INT8] = "products of weights in groups (affine, MXFP4) with rounded activations",
         [MF_CPU_F32] = "products with f32 activations: other weights, and all of them with --exact",
         [MF_CPU_ROWWISE] = "norms, activations, convolution, attention, delta rule",
         [MF_CPU_KV] = "rows of the KV cache",

@@ -152,7 +152,7 @@ void mf__cpu_level_families(mf__cpu_level level, const char *sets[MF_CPU_FAMILIE
 
 typedef struct mf__cpu_options {
     mf__cpu_level level; /* BEST: mf__cpu_level_best */
-    bool exact;          /* f32 activations in every product; otherwise int8 with affine weights */
+    bool exact;          /* f32 activations in every product; otherwise rounded ones with weights in groups */
 } mf__cpu_options;
 
 mf_status mf__backend_cpu_create(mf__pool *pool, const mf__cpu_options *opt, mf__backend **out, mf_error *err);

@@ -12,6 +12,7 @@
 
 /* The kernel transfers at most 0x7ffff000 bytes per call; macOS refuses more than INT_MAX. */
 #define MAX_TRANSFER ((size_t)1 << 30)
+#define HUGE_PAGE ((size_t)2 << 20)
 
 static const char *kind_of(mode_t mode) {
     return S_ISDIR(mode)    ? "a directory"
@@ -47,6 +48,30 @@ mf_status mf__file_open(const char *path, int *fd, int64_t *size, mf_error *err)
     return MF_OK;
 }
 
+/* Maps the file where a huge page of it can be a huge page of memory: walking through weights then misses the page
+ * tables five hundred times less often. Systems that have no such pages for files map small ones at the same place. */
+static void *map_aligned(int fd, size_t size) {
+    size_t slack = size < HUGE_PAGE ? 0 : HUGE_PAGE;
+    uint8_t *room =
+        mmap(NULL, size + slack, PROT_READ, slack ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, slack ? -1 : fd, 0);
+    if (room == MAP_FAILED || !slack) return room;
+    uint8_t *at = room + (HUGE_PAGE - (uintptr_t)room % HUGE_PAGE) % HUGE_PAGE;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), end = (size + page - 1) / page * page;
+    void *data = mmap(at, size, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (data == MAP_FAILED) {
+        int errnum = errno;
+        munmap(room, size + slack);
+        errno = errnum;
+        return MAP_FAILED;
+    }
+    if (at > room) munmap(room, (size_t)(at - room));
+    if (at + end < room + size + slack) munmap(at + end, (size_t)(room + size + slack - (at + end)));
+#ifdef MADV_HUGEPAGE
+    madvise(data, size, MADV_HUGEPAGE);
+#endif
+    return data;
+}
+
 mf_status mf__map_open(const char *path, mf__map *out, mf_error *err) {
     *out = (mf__map){0};
     int fd;
@@ -56,7 +81,7 @@ mf_status mf__map_open(const char *path, mf__map *out, mf_error *err) {
     if ((uint64_t)size > SIZE_MAX) {
         status = mf__fail(err, MF_E_LIMIT, "%s has %" PRId64 " bytes, more than can be mapped", path, size);
     } else if (size > 0) {
-        void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
+        void *data = map_aligned(fd, (size_t)size);
         if (data == MAP_FAILED)
             status = mf__fail_errno(err, errno, "cannot map %s (%" PRId64 " bytes)", path, size);
         else

@@ -95,7 +95,7 @@ run_it 0 "$moeflux" inspect "$stories" --graph && empty err &&
     has out "qwen3_5_moe" "6 linear attention" "64 per layer, 8 per token" "softmax, top k" "4 bits/64" "delta_net" "KV cache" && ok
 name="inspect the machine"
 run_it 0 "$moeflux" inspect --cpu && empty err &&
-    has out "instruction sets   scalar" "; used: " "one per core" "a model may use" "8-bit activations" "delta rule" && ok
+    has out "instruction sets   scalar" "; used: " "one per core" "a model may use" "rounded activations" "delta rule" && ok
 name="inspect both"
 run_it 0 "$moeflux" inspect --cpu "$stories" && empty err && has out "instruction sets" "qwen3_5_moe" && ok
 name="text to ids and back"

@@ -1,6 +1,5 @@
 /* The shipped model told to go on with the most likely token, ref's choice: where would the cpu backend go another way?
- * With f32 activations nowhere, except where ref itself is in two minds. With 8-bit ones logits move by 0.19 (root of
- * the mean square, measured), so that it is the size of that which is bounded here, and that clear choices stay. */
+ * Nowhere, except where ref itself is in two minds; and logits hardly move. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,9 +15,8 @@
 
 #define N_TOKENS 40      /* of each continuation */
 #define CLOSE 0.05f      /* between the two best logits of ref: either may win */
-#define CLEAR 1.0f       /* ... with 8-bit activations */
-#define MOST_MOVED 0.3   /* root of the mean square of what 8-bit activations do to a logit */
-#define MOST_OTHERS 0.10 /* share of tokens where they choose another */
+#define EXACT_MOVED 1e-3 /* root of the mean square of what f32 activations do to a logit */
+#define MOST_MOVED 5e-2  /* ... of what rounded ones do, mostly by a tie between two experts */
 
 static const char *model_dir;
 
@@ -66,18 +64,18 @@ typedef struct tally {
     double squares; /* of what happened to logits; their common shift does not matter */
 } tally;
 
-static void compare(const float *want, const float *got, int32_t n, float clear, tally *t) {
+static void compare(const float *want, const float *got, int32_t n, tally *t) {
     float lead, ignored;
     double shift = 0;
     bool same = best_of(got, n, &ignored) == best_of(want, n, &lead);
-    assert_true(same || lead < clear);
+    assert_true(same || lead < CLOSE);
     t->n_tokens++;
     t->n_others += !same;
     for (int32_t i = 0; i < n; i++) shift += (got[i] - want[i]) / n;
     for (int32_t i = 0; i < n; i++) t->squares += (got[i] - want[i] - shift) * (got[i] - want[i] - shift) / n;
 }
 
-static void follow(side *ref, side *cpu, const int32_t *prompt, size_t n, float clear, tally *t) {
+static void follow(side *ref, side *cpu, const int32_t *prompt, size_t n, tally *t) {
     int32_t n_vocab = mf_model_info_get(ref->model)->n_vocab;
     side *both[2] = {ref, cpu};
     for (int i = 0; i < 2; i++) {
@@ -87,7 +85,7 @@ static void follow(side *ref, side *cpu, const int32_t *prompt, size_t n, float 
     for (int step = 0; step < N_TOKENS; step++) {
         float ignored;
         int32_t token = best_of(ref->logits, n_vocab, &ignored);
-        compare(ref->logits, cpu->logits, n_vocab, clear, t);
+        compare(ref->logits, cpu->logits, n_vocab, t);
         for (int i = 0; i < 2; i++)
             assert_int_equal(mf_eval_token(both[i]->session, token, mf_memory_length(both[i]->session), both[i]->logits,
                                            (size_t)n_vocab, NULL),
@@ -95,7 +93,7 @@ static void follow(side *ref, side *cpu, const int32_t *prompt, size_t n, float 
     }
 }
 
-static tally follow_all(bool exact, float clear) {
+static tally follow_all(bool exact) {
     static const char *const prompts[] = {"Once upon a time, there was a little girl named Lily.",
                                           "Tom and his dog went to the park to play with a big red ball",
                                           "The little bird was sad because", "One day, a boy found a small box. He"};
@@ -107,10 +105,10 @@ static tally follow_all(bool exact, float clear) {
         int32_t *ids;
         size_t n;
         assert_int_equal(mf__tokenizer_encode(tok, prompts[i], strlen(prompts[i]), false, &ids, &n, NULL), MF_OK);
-        follow(&ref, &cpu, ids, n, clear, &t);
+        follow(&ref, &cpu, ids, n, &t);
         free(ids);
     }
-    print_message("%s: another choice for %d of %d tokens, logits moved by %.5f\n", exact ? "exact" : "8 bits",
+    print_message("%s: another choice for %d of %d tokens, logits moved by %.5f\n", exact ? "exact" : "rounded",
                   t.n_others, t.n_tokens, sqrt(t.squares / t.n_tokens));
     mf__tokenizer_free(tok);
     close_side(&ref);
@@ -120,15 +118,14 @@ static tally follow_all(bool exact, float clear) {
 
 static void test_exact(void **state) {
     (void)state;
-    tally t = follow_all(true, CLOSE);
-    assert_true(sqrt(t.squares / t.n_tokens) < 1e-3);
+    tally t = follow_all(true);
+    assert_true(sqrt(t.squares / t.n_tokens) < EXACT_MOVED);
 }
 
 static void test_rounded(void **state) {
     (void)state;
-    tally t = follow_all(false, CLEAR);
+    tally t = follow_all(false);
     assert_true(sqrt(t.squares / t.n_tokens) < MOST_MOVED);
-    assert_true(t.n_others <= MOST_OTHERS * t.n_tokens);
 }
 
 int main(int argc, char **argv) {

@@ -18,7 +18,7 @@
 #define RECORDED 3.03155
 #define RECORDED_WITHIN 2e-4
 #define EXACT_WITHIN 1e-4 /* the cpu backend with f32 activations */
-#define INT8_WITHIN 0.005 /* ... and with 8-bit ones */
+#define INT8_WITHIN 0.005 /* ... and with rounded ones */
 
 static const char *moeflux, *model_dir, *data_dir;
 

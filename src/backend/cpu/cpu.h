@@ -5,11 +5,14 @@
  * templates (product_int8.inc.h, product_f32.inc.h, rowwise.inc.h, kv.inc.h) over a small vector vocabulary (vec_*.h)
  * and reached through the table below, which is chosen when the backend is made.
  *
- * Threads share out rows of a result, never a sum, and what one row's sum looks like depends on the number of tokens
- * in its batch only: results do not depend on the number of threads.
+ * Threads share out rows of a result, never a sum, and what one row's sum looks like depends on the tokens of its batch
+ * only: results do not depend on the number of threads.
  *
- * Products come in two forms. int8: activations are quantized per group of the weight's group size and multiplied as
- * integers with the stored codes, sum (q s + b) x = s sum q x + b sum x. f32: weights are decoded to f32 (any type).
+ * Products come in two forms. f32: weights are decoded to f32 (any type). int8: activations are rounded per group of
+ * the weight's group size, held as planes of bytes, and multiplied as integers with the stored codes, sum (q s + b) x =
+ * s sum q x + b sum x. A single token's products wait for memory, so that all planes, 20 bits, cost nothing; with more
+ * tokens there are two, 15 bits; in the tiles of long passes, which wait for arithmetic, one.
+ *
  * W is worked through in tiles, as many rows as a vector has lanes. With a few tokens int8 sums run along the rows of W
  * as they are stored; with more, a tile is decoded once, its rows into the lanes, and meets every token. */
 #ifndef MF_BACKEND_CPU_CPU_H
@@ -18,15 +21,19 @@
 #include "backend/backend.h"
 
 #define MF_CPU_FEW 4        /* tokens up to which a tile is not decoded */
+#define MF_CPU_LONG 128     /* tokens of a pass up to which tiles take two planes of the activations */
 #define MF_CPU_BATCH 64     /* tokens whose products with a tile are kept together */
 #define MF_CPU_MAX_LANES 16 /* of any instruction set */
 #define MF_CPU_PAD 128      /* quantized rows are padded with zeros to a multiple of this: two vectors */
 
-/* One token's activations, in the form of the product: q with scale and sum [cols / group], or x. */
+/* One token's activations, in the form of the product: q with scale and sum [cols / group], or x. In planes of bytes,
+ * x ~ scale * (2^12 q[0] + 2^5 q[1] + q[2]); the first ones alone are x with fewer bits. */
+#define MF_CPU_PLANES 3
 typedef struct mf__cpu_vec {
-    int8_t *q;
-    int8_t *split;      /* the same with every two vectors of q parted into even and odd elements, as nibbles are */
-    float *scale, *sum; /* sum: of the quantized values, times scale */
+    int8_t *q[MF_CPU_PLANES];
+    int8_t *split; /* the same for each two vectors: every plane's even and odd elements, as nibbles are */
+    float *scale;
+    float *sum[MF_CPU_PLANES]; /* of x as one plane, two, three have it; zeros behind to a whole vector */
     const float *x;
 } mf__cpu_vec;
 
@@ -94,7 +101,8 @@ typedef struct mf__cpu_kernels {
     void (*rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
                       int64_t ld);
     void (*tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile *out);
-    void (*many_int8)(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, float *y); /* all its rows; ld = lanes */
+    void (*many_int8)(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, int planes,
+                      float *y); /* all its rows; ld = lanes */
 
     /* product_f32.inc.h */
     void (*decode_row)(const mf__tensor *w, int64_t row, float *out);
@@ -261,13 +269,18 @@ typedef struct mf__cpu_workspace {
 mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspace **out, mf_error *err);
 int64_t mf__cpu_workspaces_bytes(const mf__cpu_kernels *k, int threads, int64_t cols);
 
-/* n_rows <= lanes rows of W, from `row` on. */
+/* n_rows rows of W, from `row` on. */
 typedef struct mf__cpu_block {
     const mf__tensor *w;
     int64_t row;
     int n_rows, group;
+    int ld; /* from one token's products to the next one's */
 } mf__cpu_block;
-mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t index, int group);
+
+/* Blocks are `lanes` rows. Where they are not decoded, several are worked through as one, so that memory is read in
+ * long runs: how many, when they meet n tokens. */
+int mf__cpu_block_run(const mf__cpu_run *r, int group, int64_t n);
+mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t index, int64_t n_blocks, int group);
 static inline int64_t mf__cpu_blocks(const mf__cpu_run *r, int64_t n_rows) {
     return (n_rows + r->k->lanes - 1) / r->k->lanes;
 }

@@ -59,9 +59,9 @@ int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf_
 /* ---- the steps --------------------------------------------------------------------------------------------------- */
 
 /* bias[row ...] onto the products of a block. */
-static void add_bias(const mf__cpu_kernels *k, const float *bias, const mf__cpu_block *b, int n, float *out) {
+static void add_bias(const float *bias, const mf__cpu_block *b, int n, float *out) {
     if (!bias) return;
-    for (int j = 0; j < n; j++, out += k->lanes)
+    for (int j = 0; j < n; j++, out += b->ld)
         for (int i = 0; i < b->n_rows; i++) out[i] += bias[b->row + i];
 }
 
@@ -74,21 +74,23 @@ static void gate_up_blocks(void *ctx, int job, int64_t begin, int64_t end, int t
     const mf__cpu_run *r = m->r;
     const expert *e = &m->experts[job];
     mf__cpu_workspace *gate = &m->first[thread], *up = &m->second[thread];
-    for (int64_t block = begin; block < end; block++) {
-        mf__cpu_block g = mf__cpu_block_at(r, &e->gate, block, m->form_in), u = g;
+    for (int64_t block = begin, run; block < end; block += run) {
+        run = mf__cpu_block_run(r, m->form_in, e->n);
+        if (run > end - block) run = end - block;
+        mf__cpu_block g = mf__cpu_block_at(r, &e->gate, block, run, m->form_in), u = g;
         u.w = &e->up;
         mf__cpu_load_block(r, &g, e->n, gate);
         mf__cpu_load_block(r, &u, e->n, up);
         for (int32_t at = 0; at < e->n; at += MF_CPU_BATCH) {
-            int n = batch_at(e, at), lanes = r->k->lanes;
+            int n = batch_at(e, at);
             const mf__cpu_vec *x = m->in + e->first + at;
             float *act = m->act + (e->first + at) * m->inner + g.row;
             mf__cpu_multiply(r, &g, x, n, e->n, gate);
             mf__cpu_multiply(r, &u, x, n, e->n, up);
-            add_bias(r->k, e->b_gate, &g, n, gate->out);
-            add_bias(r->k, e->b_up, &u, n, up->out);
+            add_bias(e->b_gate, &g, n, gate->out);
+            add_bias(e->b_up, &u, n, up->out);
             for (int j = 0; j < n; j++)
-                r->k->glu(&r->op->p.moe.glu, gate->out + j * lanes, up->out + j * lanes, g.n_rows, act + j * m->inner);
+                r->k->glu(&r->op->p.moe.glu, gate->out + j * g.ld, up->out + j * u.ld, g.n_rows, act + j * m->inner);
         }
     }
 }
@@ -99,16 +101,18 @@ static void down_blocks(void *ctx, int job, int64_t begin, int64_t end, int thre
     const expert *e = &m->experts[job];
     mf__cpu_workspace *ws = &m->first[thread];
     float *y = mf__cpu_out(r, 0);
-    for (int64_t block = begin; block < end; block++) {
-        mf__cpu_block b = mf__cpu_block_at(r, &e->down, block, m->form_mid);
+    for (int64_t block = begin, run; block < end; block += run) {
+        run = mf__cpu_block_run(r, m->form_mid, e->n);
+        if (run > end - block) run = end - block;
+        mf__cpu_block b = mf__cpu_block_at(r, &e->down, block, run, m->form_mid);
         mf__cpu_load_block(r, &b, e->n, ws);
         for (int32_t at = 0; at < e->n; at += MF_CPU_BATCH) {
             int n = batch_at(e, at);
             const int32_t *pairs = m->pairs + e->first + at;
             mf__cpu_multiply(r, &b, m->mid.vecs + e->first + at, n, e->n, ws);
-            add_bias(r->k, e->b_down, &b, n, ws->out);
+            add_bias(e->b_down, &b, n, ws->out);
             for (int j = 0; j < n; j++)
-                memcpy(y + pairs[j] * m->hidden + b.row, ws->out + j * r->k->lanes, (size_t)b.n_rows * sizeof(float));
+                memcpy(y + pairs[j] * m->hidden + b.row, ws->out + j * b.ld, (size_t)b.n_rows * sizeof(float));
         }
     }
 }

@@ -51,42 +51,35 @@ INLINE void group_codes(const uint8_t *p, int width, int group, uint8_t *out) {
 }
 
 /* Half of 2^(e - 127); 255 is NaN. */
-INLINE float e8m0_half(uint8_t e) {
-    uint32_t u = e == 255 ? 0x7fc00000u : e > 1 ? (uint32_t)(e - 1) << 23 : 0x200000u << e;
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
+INLINE vf e8m0_halves(vi e) {
+    vi normal = (vi)(e > 1);
+    vi bits = (normal & (e - 1) << 23) | (~normal & ((vi){0} + 0x200000) << (e & 1));
+    return (vf)(bits | ((vi)(e == 255) & 0x7fc00000));
 }
 
-/* n scales or biases as floats, from number `first` on. */
-INLINE void load_scales(const void *base, mf__type type, int64_t first, int64_t n, float *restrict out) {
-    const uint8_t *p = (const uint8_t *)base + first * (type == MF_TYPE_F32 ? 4 : type == MF_TYPE_U8 ? 1 : 2);
-    int64_t i = 0;
-    if (type == MF_TYPE_F32) {
-        memcpy(out, p, (size_t)n * 4);
-    } else if (type == MF_TYPE_U8) {
-        for (; i < n; i++) out[i] = e8m0_half(p[i]);
-    } else {
-        bool bf16 = type == MF_TYPE_BF16;
-        for (; i + WIDTH <= n; i += WIDTH) store_f(out + i, bf16 ? load_bf16(p + 2 * i) : load_f16(p + 2 * i));
-        for (; i < n; i++) {
-            uint16_t h;
-            memcpy(&h, p + 2 * i, 2);
-            out[i] = bf16 ? mf__bf16_to_f32(h) : mf__f16_to_f32(h);
-        }
-    }
-}
-
-/* WIDTH of them from number `first` on; zeros where there are fewer than that. */
+/* WIDTH scales or biases from number `first` on; where there are only n, some numbers follow them. */
 INLINE vf scale_vector(const void *base, mf__type type, int64_t first, int64_t n) {
-    if (n < WIDTH || type == MF_TYPE_U8) {
-        float part[WIDTH] = {0};
-        load_scales(base, type, first, n < WIDTH ? n : WIDTH, part);
-        return load_f(part);
+    if (n > WIDTH) n = WIDTH;
+    if (type == MF_TYPE_BF16) return bf16_of(first_u16((const uint16_t *)base + first, (int)n));
+    if (type == MF_TYPE_F16) {
+        vu16_narrow h = first_u16((const uint16_t *)base + first, (int)n);
+        return load_f16(&h);
     }
-    const uint8_t *p = (const uint8_t *)base + first * (type == MF_TYPE_F32 ? 4 : 2);
-    if (type == MF_TYPE_F32) return load_f((const float *)(const void *)p);
-    return type == MF_TYPE_BF16 ? load_bf16(p) : load_f16(p);
+    if (type == MF_TYPE_F32) {
+        vf v = {0};
+        memcpy(&v, (const float *)base + first, (size_t)n * sizeof(float));
+        return v;
+    }
+    vu8_narrow e = {0};
+    memcpy(&e, (const uint8_t *)base + first, (size_t)n);
+    return e8m0_halves(widen_u8(e));
+}
+
+INLINE void load_scales(const void *base, mf__type type, int64_t first, int64_t n, float *restrict out) {
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        vf v = scale_vector(base, type, first + i, n - i);
+        memcpy(out + i, &v, (size_t)(n - i < WIDTH ? n - i : WIDTH) * sizeof *out);
+    }
 }
 
 /* Without stored biases the code `centre` stands for zero. */

@@ -26,9 +26,8 @@ int64_t mf__cpu_matmul_scratch(const mf__cpu_kernels *k, int threads, const mf__
 }
 
 /* y [n][rows of W]: the block's columns of the tokens from `first` on. */
-static void store(const mf__cpu_run *r, const product *p, const mf__cpu_block *b, int64_t first, int n,
-                  const float *out) {
-    for (int j = 0; j < n; j++, out += r->k->lanes) {
+static void store(const product *p, const mf__cpu_block *b, int64_t first, int n, const float *out) {
+    for (int j = 0; j < n; j++, out += b->ld) {
         float *y = p->y + (first + j) * p->w->n_rows + b->row;
         for (int i = 0; i < b->n_rows; i++) y[i] = p->bias ? out[i] + p->bias[b->row + i] : out[i];
     }
@@ -39,13 +38,15 @@ static void run_blocks(void *ctx, int job, int64_t begin, int64_t end, int threa
     const product *p = &m->products[job];
     const mf__cpu_rows *x = &m->forms[p->form];
     mf__cpu_workspace *ws = &m->workspaces[thread];
-    for (int64_t block = begin; block < end; block++) {
-        mf__cpu_block b = mf__cpu_block_at(m->r, p->w, block, x->group);
+    for (int64_t block = begin, run; block < end; block += run) {
+        run = mf__cpu_block_run(m->r, x->group, x->n);
+        if (run > end - block) run = end - block;
+        mf__cpu_block b = mf__cpu_block_at(m->r, p->w, block, run, x->group);
         mf__cpu_load_block(m->r, &b, x->n, ws);
         for (int32_t t = 0; t < x->n; t += MF_CPU_BATCH) {
             int n = x->n - t < MF_CPU_BATCH ? x->n - t : MF_CPU_BATCH;
             mf__cpu_multiply(m->r, &b, x->vecs + t, n, x->n, ws);
-            store(m->r, p, &b, t, n, ws->out);
+            store(p, &b, t, n, ws->out);
         }
     }
 }

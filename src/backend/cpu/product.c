@@ -29,9 +29,14 @@ static int64_t padded(int64_t cols) {
     return (cols + MF_CPU_PAD - 1) / MF_CPU_PAD * MF_CPU_PAD;
 }
 
+/* Scales and sums are read by whole vectors. */
+static int64_t padded_groups(int64_t groups) {
+    return (groups + MF_CPU_MAX_LANES - 1) / MF_CPU_MAX_LANES * MF_CPU_MAX_LANES;
+}
+
 int64_t mf__cpu_rows_bytes(int64_t n, int64_t cols) {
-    return mf__cpu_round(n * (int64_t)sizeof(mf__cpu_vec)) + 2 * mf__cpu_round(n * padded(cols)) +
-           2 * mf__cpu_round(n * (cols / MIN_GROUP) * 4);
+    return mf__cpu_round(n * (int64_t)sizeof(mf__cpu_vec)) + 2 * mf__cpu_round(MF_CPU_PLANES * n * padded(cols)) +
+           mf__cpu_round((1 + MF_CPU_PLANES) * n * padded_groups(cols / MIN_GROUP) * 4);
 }
 
 mf_status mf__cpu_take_rows(mf__cpu_run *r, int32_t n, int64_t cols, int group, mf__cpu_rows *out, mf_error *err) {
@@ -40,15 +45,21 @@ mf_status mf__cpu_take_rows(mf__cpu_run *r, int32_t n, int64_t cols, int group, 
     if (!out->vecs) return no_scratch(r, err);
     memset(out->vecs, 0, (size_t)n * sizeof *out->vecs);
     if (!group) return MF_OK;
-    int64_t groups = cols / group;
-    int8_t *q = mf__cpu_take(&r->scratch, n * padded(cols)), *split = mf__cpu_take(&r->scratch, n * padded(cols));
-    float *scale = mf__cpu_take(&r->scratch, n * groups * 4), *sum = mf__cpu_take(&r->scratch, n * groups * 4);
-    if (!q || !split || !scale || !sum) return no_scratch(r, err);
-    for (int32_t t = 0; t < n; t++)
-        out->vecs[t] = (mf__cpu_vec){.q = q + t * padded(cols),
-                                     .split = split + t * padded(cols),
-                                     .scale = scale + t * groups,
-                                     .sum = sum + t * groups};
+    int64_t groups = padded_groups(cols / group);
+    int64_t bytes = padded(cols);
+    int8_t *q = mf__cpu_take(&r->scratch, MF_CPU_PLANES * n * bytes);
+    int8_t *split = mf__cpu_take(&r->scratch, MF_CPU_PLANES * n * bytes);
+    float *scale = mf__cpu_take(&r->scratch, (1 + MF_CPU_PLANES) * n * groups * 4);
+    if (!q || !split || !scale) return no_scratch(r, err);
+    for (int32_t t = 0; t < n; t++) {
+        mf__cpu_vec *v = &out->vecs[t];
+        v->split = split + MF_CPU_PLANES * t * bytes;
+        v->scale = scale + (1 + MF_CPU_PLANES) * t * groups;
+        for (int k = 0; k < MF_CPU_PLANES; k++) {
+            v->q[k] = q + (MF_CPU_PLANES * t + k) * bytes;
+            v->sum[k] = v->scale + (1 + k) * groups;
+        }
+    }
     return MF_OK;
 }
 
@@ -109,14 +120,18 @@ mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspac
     return *out ? MF_OK : no_scratch(r, err);
 }
 
-mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t index, int group) {
-    int64_t row = index * r->k->lanes, left = w->n_rows - row;
-    return (mf__cpu_block){.w = w, .row = row, .n_rows = left < r->k->lanes ? (int)left : r->k->lanes, .group = group};
-}
-
-/* Rows of sequences apart are multiplied as a single one is: tiles add up in another order. */
+/* Rows of sequences apart are multiplied one by one, as a single one is. */
 static bool tiled(const mf__cpu_run *r, int64_t n) {
     return n > MF_CPU_FEW && !r->b->apart;
+}
+
+int mf__cpu_block_run(const mf__cpu_run *r, int group, int64_t n) {
+    return group && n <= MF_CPU_BATCH && !tiled(r, n) ? (int)(MF_CPU_BATCH / n) : 1;
+}
+
+mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t index, int64_t n_blocks, int group) {
+    int64_t row = index * r->k->lanes, left = w->n_rows - row, n = n_blocks * r->k->lanes;
+    return (mf__cpu_block){.w = w, .row = row, .n_rows = (int)(left < n ? left : n), .group = group, .ld = (int)n};
 }
 
 void mf__cpu_load_block(const mf__cpu_run *r, const mf__cpu_block *b, int64_t n, mf__cpu_workspace *ws) {
@@ -131,11 +146,11 @@ void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cp
     if (!b->group)
         r->k->many_f32(&ws->tile, b->n_rows, x, n, ws->out);
     else if (tiled(r, all))
-        r->k->many_int8(&ws->tile, x, n, ws->out);
+        r->k->many_int8(&ws->tile, x, n, r->b->n_rows > MF_CPU_LONG ? 1 : 2, ws->out);
     else
-        for (int j = 0; j < n; j += MF_CPU_FEW)
-            r->k->rows_int8(b->w, b->row, b->n_rows, x + j, n - j < MF_CPU_FEW ? n - j : MF_CPU_FEW,
-                            ws->out + j * r->k->lanes, r->k->lanes);
+        for (int j = 0, few = r->b->apart ? 1 : MF_CPU_FEW; j < n; j += few)
+            r->k->rows_int8(b->w, b->row, b->n_rows, x + j, n - j < few ? n - j : few, ws->out + (int64_t)j * b->ld,
+                            b->ld);
 }
 
 /* ---- sharing out ------------------------------------------------------------------------------------------------- */

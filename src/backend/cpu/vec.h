@@ -35,19 +35,43 @@ INLINE vi8 splat4(const int8_t *p) { /* the same four values in every lane */
     memcpy(&four, p, 4);
     return (vi8)(four - (vu){0});
 }
+
+static inline vf load_f16(const void *p); /* of vec_<set>.h */
+#ifdef OWN_WIDENING
+static inline vi widen_u8(vu8_narrow b);
+static inline vi widen_u16(vu16_narrow h);
+static inline vu16_narrow first_u16(const void *p, int n);
+#else
+INLINE vi widen_u8(vu8_narrow b) {
+    return __builtin_convertvector(b, vi);
+}
+INLINE vi widen_u16(vu16_narrow h) {
+    return __builtin_convertvector(h, vi);
+}
+/* n values, and zeros behind them */
+INLINE vu16_narrow first_u16(const void *p, int n) {
+    vu16_narrow h = {0};
+    if (n == WIDTH)
+        memcpy(&h, p, sizeof h);
+    else
+        for (int i = 0; i < n; i++) h[i] = ((const uint8_t *)p)[2 * i] | ((const uint8_t *)p)[2 * i + 1] << 8;
+    return h;
+}
+#endif
+
+INLINE vf bf16_of(vu16_narrow h) {
+    return (vf)(widen_u16(h) << 16);
+}
 INLINE vf load_bf16(const void *p) {
     vu16_narrow h;
     memcpy(&h, p, sizeof h);
-    return (vf)(__builtin_convertvector(h, vu) << 16);
+    return bf16_of(h);
 }
-
 INLINE vf load_u8(const uint8_t *p) {
     vu8_narrow b;
     memcpy(&b, p, sizeof b);
-    return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
+    return __builtin_convertvector(widen_u8(b), vf);
 }
-
-static inline vf load_f16(const void *p); /* of vec_<set>.h */
 
 /* Moved into the fields of an f16, an F8_E4M3 is 2^8 too small, also where it is subnormal; 127 is its NaN. */
 INLINE vf load_e4m3(const void *p) {

@@ -51,8 +51,8 @@ static inline void transpose(vi *m) {
     }
 }
 
-static inline vf splat_halves(float a, float b) {
-    return (vf)_mm256_set_m128(_mm_set1_ps(b), _mm_set1_ps(a));
+static inline vf pick(vf v, vi from) {
+    return (vf)_mm256_permutevar8x32_ps((__m256)v, (__m256i)from);
 }
 
 /* table[code]; codes are below 16 */
@@ -65,6 +65,9 @@ static inline float sum_lanes(vf v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline vf fma_of(vf a, vf b, vf c) {
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
 static inline vf max_of(vf a, vf b) {
     return (vf)_mm256_max_ps((__m256)a, (__m256)b);

@@ -7,8 +7,9 @@
 #include <string.h>
 
 #define SET(name) name##_avx512
-#define WIDTH 16 /* f32 or i32 values in a vector; a vector holds 4 * WIDTH codes */
-#define TILE 8   /* keys of attention whose sums stay in registers */
+#define WIDTH 16     /* f32 or i32 values in a vector; a vector holds 4 * WIDTH codes */
+#define TILE 8       /* keys of attention whose sums stay in registers */
+#define OWN_WIDENING /* the compiler would do it by halves */
 
 #include "backend/cpu/vec.h"
 
@@ -16,6 +17,17 @@
 static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
     (void)bits;
     return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
+}
+
+static inline vi widen_u8(vu8_narrow b) {
+    return (vi)_mm512_cvtepu8_epi32((__m128i)b);
+}
+static inline vi widen_u16(vu16_narrow h) {
+    return (vi)_mm512_cvtepu16_epi32((__m256i)h);
+}
+static inline vu16_narrow first_u16(const void *p, int n) {
+    if (n == WIDTH) return (vu16_narrow)_mm256_loadu_si256(p);
+    return (vu16_narrow)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p);
 }
 
 /* The first n_bytes bytes (zeros behind them) taken apart into 64 codes in order. */
@@ -69,9 +81,9 @@ static inline void transpose(vi *m) {
     }
 }
 
-/* a in the lower half, b in the upper. */
-static inline vf splat_halves(float a, float b) {
-    return (vf)_mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b));
+/* Lane i is lane from[i] of v. */
+static inline vf pick(vf v, vi from) {
+    return (vf)_mm512_permutexvar_ps((__m512i)from, (__m512)v);
 }
 
 /* table[code]; codes are below 16 */
@@ -82,6 +94,9 @@ static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
 
 static inline float sum_lanes(vf v) {
     return _mm512_reduce_add_ps((__m512)v);
+}
+static inline vf fma_of(vf a, vf b, vf c) {
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }
 static inline vf max_of(vf a, vf b) {
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);

@@ -60,8 +60,9 @@ static inline void transpose(vi *m) {
     }
 }
 
-static inline vf splat_halves(float a, float b) {
-    return (vf){a, a, b, b};
+static inline vf pick(vf v, vi from) {
+    vi bytes = from * 0x04040404 + 0x03020100;
+    return (vf)vqtbl1q_u8((uint8x16_t)v, (uint8x16_t)bytes);
 }
 
 /* table[code]; codes are below 16 */
@@ -71,6 +72,9 @@ static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
 
 static inline float sum_lanes(vf v) {
     return vaddvq_f32((float32x4_t)v);
+}
+static inline vf fma_of(vf a, vf b, vf c) {
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }
 static inline vf max_of(vf a, vf b) {
     return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);

@@ -38,8 +38,8 @@ static inline void transpose(vi *m) {
         }
 }
 
-static inline vf splat_halves(float a, float b) {
-    return (vf){a, a, b, b};
+static inline vf pick(vf v, vi from) {
+    return (vf){v[from[0] & 3], v[from[1] & 3], v[from[2] & 3], v[from[3] & 3]};
 }
 
 /* table[code]; codes are below 16 */
@@ -50,6 +50,9 @@ static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
 
 static inline float sum_lanes(vf v) {
     return (v[0] + v[2]) + (v[1] + v[3]);
+}
+static inline vf fma_of(vf a, vf b, vf c) {
+    return a * b + c;
 }
 static inline vf max_of(vf a, vf b) {
     for (int i = 0; i < 4; i++) a[i] = b[i] > a[i] ? b[i] : a[i];
