@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/direct.h"
+
 /* The kernel transfers at most 0x7ffff000 bytes per call; macOS refuses more than INT_MAX. */
 #define MAX_TRANSFER ((size_t)1 << 30)
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -90,6 +92,48 @@ mf_status mf__map_open(const char *path, mf__map *out, mf_error *err) {
     close(fd);
     return status;
 }
+
+#if defined(__linux__) && defined(MREMAP_FIXED)
+#define HOLD_STEP ((int64_t)64 << 20)
+
+static bool read_whole(const char *path, uint8_t *to, int64_t size) {
+    mf__infile f;
+    const uint8_t *data;
+    if (mf__infile_open(path, &f, NULL) != MF_OK) return false;
+    bool ok = f.size == size;
+    for (int64_t at = 0; ok && at < size; at += HOLD_STEP) {
+        int64_t n = size - at < HOLD_STEP ? size - at : HOLD_STEP;
+        ok = mf__infile_read(&f, at, n, to + at, &data, NULL) == MF_OK; /* at is aligned: data is to + at */
+    }
+    ok = ok && mf__infile_unchanged(&f, NULL) == MF_OK;
+    mf__infile_close(&f);
+    return ok;
+}
+
+bool mf__map_hold(mf__map *map, const char *path) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), end = (map->size + page - 1) / page * page;
+    size_t room_bytes = mf__infile_room((int64_t)end) + HUGE_PAGE;
+    if (!map->data) return false;
+    uint8_t *room = mmap(NULL, room_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) return false;
+    uint8_t *at = room + (HUGE_PAGE - (uintptr_t)room % HUGE_PAGE) % HUGE_PAGE;
+    madvise(at, end, MADV_HUGEPAGE);
+    bool held = read_whole(path, at, (int64_t)map->size) && mprotect(at, end, PROT_READ) == 0 &&
+                mremap(at, end, end, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)map->data) != MAP_FAILED;
+    if (!held) {
+        munmap(room, room_bytes);
+        return false;
+    }
+    if (at > room) munmap(room, (size_t)(at - room));
+    munmap(at + end, (size_t)(room + room_bytes - (at + end)));
+    return true;
+}
+#else
+bool mf__map_hold(mf__map *map, const char *path) {
+    (void)map, (void)path;
+    return false;
+}
+#endif
 
 void mf__map_close(mf__map *map) {
     if (map->data) munmap((void *)map->data, map->size);

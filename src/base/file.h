@@ -12,6 +12,10 @@ typedef struct mf__map {
 
 mf_status mf__map_open(const char *path, mf__map *out, mf_error *err); /* refuses directories and devices */
 void mf__map_close(mf__map *map);                                      /* zeroed maps are fine */
+/* Reads the mapped file into memory of the process's own, in huge pages where possible, at the same address: nothing is
+ * evicted any more, and what happens to the file does not matter. False: it stays mapped (not on this system, no
+ * memory, the file cannot be read or is another one now). */
+bool mf__map_hold(mf__map *map, const char *path);
 
 /* Opens for reading (close() it); refuses what is not a regular file. size may be NULL. */
 mf_status mf__file_open(const char *path, int *fd, int64_t *size, mf_error *err);

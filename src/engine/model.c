@@ -8,6 +8,7 @@
 #include "model/native_config.h"
 
 #define DEFAULT_CACHE_DISK ((int64_t)8 << 30)
+#define HOLD_LEAST ((int64_t)64 << 20) /* smaller trunks stay mapped: they are there at once */
 
 void mf_model_options_init(mf_model_options *opt) {
     memset(opt, 0, sizeof *opt);
@@ -168,6 +169,7 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     MF__TRY(mf__model_bind(m, err));
     MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
     MF__TRY(mf__model_open_store(m, opt, err));
+    mf__catalog_hold(m->native.catalog, HOLD_LEAST); /* the store has left room for it */
     MF__TRY(place_state(m, err));
     MF__TRY(fill_info(m, err));
     MF__TRY(mf__cache_open(m, opt->prompt_cache_ram, opt->prompt_cache_dir,

@@ -1,4 +1,5 @@
-/* The cpu backend on every instruction set this machine has, or on those named on the command line: the common table,
+/* The cpu backend on every instruction set this machine has, or on those named on the command line ("best" is one of
+ * them, "integers" leaves out what other tests of the same set have): the common table,
  * and shapes that reach every branch and tail of its kernels. Integer products are held to the f32 tolerance with
  * inputs that two planes of bytes hold exactly. */
 #include <math.h>
@@ -495,7 +496,9 @@ static void test_create(void **state) {
 static int choose_levels(int n_names, char **names) {
     for (mf__cpu_level level = MF_CPU_SCALAR; level < MF_CPU_LEVELS; level++) {
         bool here = mf__cpu_level_available(level), named = false;
-        for (int i = 0; i < n_names; i++) named = named || !strcmp(names[i], mf__cpu_level_name(level));
+        for (int i = 0; i < n_names; i++)
+            named = named || !strcmp(names[i], mf__cpu_level_name(level)) ||
+                    (!strcmp(names[i], "best") && level == mf__cpu_level_best());
         if (named && !here) {
             print_error("this machine does not have %s\n", mf__cpu_level_name(level));
             return 2;
@@ -506,21 +509,18 @@ static int choose_levels(int n_names, char **names) {
 }
 
 int main(int argc, char **argv) {
-    if (choose_levels(argc - 1, argv + 1)) return 2;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),
-        cmocka_unit_test(test_common_table),
-        cmocka_unit_test(test_int8_products),
-        cmocka_unit_test(test_long_passes),
-        cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_float_products),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_long_attention),
-        cmocka_unit_test(test_latent_attention),
-        cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_products_together),
+    bool integers = argc > 1 && !strcmp(argv[argc - 1], "integers");
+    if (choose_levels(argc - 1 - integers, argv + 1)) return 2;
+    const struct CMUnitTest products[] = {
+        cmocka_unit_test(test_create),    cmocka_unit_test(test_int8_products), cmocka_unit_test(test_long_passes),
+        cmocka_unit_test(test_long_rows), cmocka_unit_test(test_experts),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest others[] = {
+        cmocka_unit_test(test_common_table),     cmocka_unit_test(test_float_products),
+        cmocka_unit_test(test_attention),        cmocka_unit_test(test_long_attention),
+        cmocka_unit_test(test_latent_attention), cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_threads),          cmocka_unit_test(test_products_together),
+    };
+    int failed = cmocka_run_group_tests(products, NULL, NULL);
+    return integers || failed ? failed : cmocka_run_group_tests(others, NULL, NULL);
 }

@@ -10,8 +10,7 @@ static mf_error err;
 
 static void map_a_file(void **state) {
     static char bytes[70000];
-    for (size_t i = 0; i < sizeof bytes; i++)
-        bytes[i] = (char)(i * 31);
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)(i * 31);
     mf__map map;
     const char *path = scratch_write(state, "a.bin", bytes, sizeof bytes);
     assert_int_equal(mf__map_open(path, &map, &err), MF_OK);
@@ -25,6 +24,36 @@ static void map_a_file(void **state) {
     assert_null(map.data);
     assert_int_equal(map.size, 0);
     mf__map_close(&map);
+}
+
+/* Several huge pages and a part of one. What becomes of the file does not matter then. */
+static void hold_a_file(void **state) {
+    size_t size = ((size_t)5 << 20) + 123;
+    char *bytes = malloc(size);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < size; i++) bytes[i] = (char)(i * 31 + (i >> 12));
+    const char *path = scratch_write(state, "large.bin", bytes, size);
+    mf__map map;
+    assert_int_equal(mf__map_open(path, &map, &err), MF_OK);
+    const uint8_t *data = map.data;
+    assert_memory_equal(data, bytes, size);
+#ifdef __linux__
+    assert_true(mf__map_hold(&map, path));
+#else
+    mf__map_hold(&map, path);
+#endif
+    assert_ptr_equal(map.data, data);
+    assert_int_equal(map.size, size);
+    assert_memory_equal(data, bytes, size);
+#ifdef __linux__
+    assert_int_equal(truncate(path, 10), 0);
+    assert_memory_equal(data, bytes, size);
+    assert_false(mf__map_hold(&map, path)); /* another file now */
+    assert_memory_equal(data, bytes, size);
+#endif
+    mf__map_close(&map);
+    assert_false(mf__map_hold(&map, path));
+    free(bytes);
 }
 
 static void only_regular_files(void **state) {
@@ -117,8 +146,7 @@ static void reads_past_the_end(void **state) {
 static void short_transfers_and_interrupts(void **state) {
     if (!FAULTS) skip();
     static char bytes[5000], back[5000];
-    for (size_t i = 0; i < sizeof bytes; i++)
-        bytes[i] = (char)(i * 13 + i / 256);
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)(i * 13 + i / 256);
     const char *path = scratch_path(state, "a");
     int fd = open(path, O_RDWR | O_CREAT, 0666);
     faults = (struct faults){.max_transfer = 7, .interrupt_every = 3};
@@ -144,8 +172,13 @@ static void short_transfers_and_interrupts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        SCRATCH_TEST(map_a_file),      SCRATCH_TEST(only_regular_files), SCRATCH_TEST(read_whole_files),
-        SCRATCH_TEST(sizes_and_names), SCRATCH_TEST(reads_past_the_end), SCRATCH_TEST(short_transfers_and_interrupts),
+        SCRATCH_TEST(map_a_file),
+        SCRATCH_TEST(hold_a_file),
+        SCRATCH_TEST(only_regular_files),
+        SCRATCH_TEST(read_whole_files),
+        SCRATCH_TEST(sizes_and_names),
+        SCRATCH_TEST(reads_past_the_end),
+        SCRATCH_TEST(short_transfers_and_interrupts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
