@@ -114,7 +114,7 @@ typedef enum mf_kv { MF_KV_AUTO, MF_KV_F16, MF_KV_F32, MF_KV_INT8 } mf_kv;
 typedef struct mf_model_options {
     const char *backend; /* "auto" (NULL): the fastest that can run the model; "cpu", "ref" */
     bool exact;          /* activations stay f32; otherwise products with quantized weights round them: to 20 bits for a
-                          * token alone, to 15 in a pass of up to 128 tokens, to 8 in longer ones */
+                          * token alone, to 15 in a pass of up to 64 tokens, to 8 in longer ones */
     mf_kv kv;
     int n_threads;       /* compute threads; 0: one per physical core this process may use */
     bool pin_threads;    /* ties each of them but the caller's to a core of its own (Linux) */

@@ -21,7 +21,7 @@
 #include "backend/backend.h"
 
 #define MF_CPU_FEW 4        /* tokens up to which a tile is not decoded */
-#define MF_CPU_LONG 128     /* tokens of a pass up to which tiles take two planes of the activations */
+#define MF_CPU_LONG 64      /* tokens of a pass up to which tiles take two planes of the activations */
 #define MF_CPU_BATCH 64     /* tokens whose products with a tile are kept together */
 #define MF_CPU_MAX_LANES 16 /* of any instruction set */
 #define MF_CPU_PAD 128      /* quantized rows are padded with zeros to a multiple of this: two vectors */
