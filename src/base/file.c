@@ -126,6 +126,11 @@ bool mf__map_hold(mf__map *map, const char *path) {
     }
     if (at > room) munmap(room, (size_t)(at - room));
     munmap(at + end, (size_t)(room + room_bytes - (at + end)));
+    int fd; /* what was read before is in the page cache, and of no use there */
+    if (mf__file_open(path, &fd, NULL, NULL) == MF_OK) {
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+    }
     return true;
 }
 #else
