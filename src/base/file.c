@@ -50,27 +50,42 @@ mf_status mf__file_open(const char *path, int *fd, int64_t *size, mf_error *err)
     return MF_OK;
 }
 
+static size_t whole_pages(size_t size) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (size + page - 1) / page * page;
+}
+
+/* Memory of the process's own that begins where a huge page does; MAP_FAILED: none. `size` is of whole pages. */
+static uint8_t *huge_room(size_t size) {
+    uint8_t *room = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) return room;
+    size_t before = (HUGE_PAGE - (uintptr_t)room % HUGE_PAGE) % HUGE_PAGE;
+    if (before) munmap(room, before);
+    munmap(room + before + size, HUGE_PAGE - before);
+    return room + before;
+}
+
+static void want_huge_pages(void *data, size_t size) {
+#ifdef MADV_HUGEPAGE
+    madvise(data, size, MADV_HUGEPAGE);
+#else
+    (void)data, (void)size;
+#endif
+}
+
 /* Maps the file where a huge page of it can be a huge page of memory: walking through weights then misses the page
  * tables five hundred times less often. Systems that have no such pages for files map small ones at the same place. */
 static void *map_aligned(int fd, size_t size) {
-    size_t slack = size < HUGE_PAGE ? 0 : HUGE_PAGE;
-    uint8_t *room =
-        mmap(NULL, size + slack, PROT_READ, slack ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, slack ? -1 : fd, 0);
-    if (room == MAP_FAILED || !slack) return room;
-    uint8_t *at = room + (HUGE_PAGE - (uintptr_t)room % HUGE_PAGE) % HUGE_PAGE;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), end = (size + page - 1) / page * page;
-    void *data = mmap(at, size, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
-    if (data == MAP_FAILED) {
-        int errnum = errno;
-        munmap(room, size + slack);
-        errno = errnum;
-        return MAP_FAILED;
-    }
-    if (at > room) munmap(room, (size_t)(at - room));
-    if (at + end < room + size + slack) munmap(at + end, (size_t)(room + size + slack - (at + end)));
-#ifdef MADV_HUGEPAGE
-    madvise(data, size, MADV_HUGEPAGE);
-#endif
+    if (size < HUGE_PAGE) return mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    uint8_t *room = huge_room(whole_pages(size));
+    if (room == MAP_FAILED) return room;
+    void *data = mmap(room, size, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+    int errnum = errno;
+    if (data == MAP_FAILED)
+        munmap(room, whole_pages(size));
+    else
+        want_huge_pages(data, size);
+    errno = errnum;
     return data;
 }
 
@@ -103,7 +118,8 @@ static bool read_whole(const char *path, uint8_t *to, int64_t size) {
     bool ok = f.size == size;
     for (int64_t at = 0; ok && at < size; at += HOLD_STEP) {
         int64_t n = size - at < HOLD_STEP ? size - at : HOLD_STEP;
-        ok = mf__infile_read(&f, at, n, to + at, &data, NULL) == MF_OK; /* at is aligned: data is to + at */
+        ok = mf__infile_read(&f, at, n, to + at, &data, NULL) == MF_OK; /* at is aligned: data is to + at, and no more
+                                                                         * than whole blocks are written */
     }
     ok = ok && mf__infile_unchanged(&f, NULL) == MF_OK;
     mf__infile_close(&f);
@@ -111,21 +127,16 @@ static bool read_whole(const char *path, uint8_t *to, int64_t size) {
 }
 
 bool mf__map_hold(mf__map *map, const char *path) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), end = (map->size + page - 1) / page * page;
-    size_t room_bytes = mf__infile_room((int64_t)end) + HUGE_PAGE;
+    size_t size = whole_pages(map->size);
     if (!map->data) return false;
-    uint8_t *room = mmap(NULL, room_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *room = huge_room(size);
     if (room == MAP_FAILED) return false;
-    uint8_t *at = room + (HUGE_PAGE - (uintptr_t)room % HUGE_PAGE) % HUGE_PAGE;
-    madvise(at, end, MADV_HUGEPAGE);
-    bool held = read_whole(path, at, (int64_t)map->size) && mprotect(at, end, PROT_READ) == 0 &&
-                mremap(at, end, end, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)map->data) != MAP_FAILED;
-    if (!held) {
-        munmap(room, room_bytes);
+    want_huge_pages(room, size);
+    if (!read_whole(path, room, (int64_t)map->size) || mprotect(room, size, PROT_READ) != 0 ||
+        mremap(room, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)map->data) == MAP_FAILED) {
+        munmap(room, size);
         return false;
     }
-    if (at > room) munmap(room, (size_t)(at - room));
-    munmap(at + end, (size_t)(room + room_bytes - (at + end)));
     int fd; /* what was read before is in the page cache, and of no use there */
     if (mf__file_open(path, &fd, NULL, NULL) == MF_OK) {
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);

@@ -73,13 +73,11 @@ void mf__catalog_guard(mf__catalog *cat) {
             cat->files[i].guard = mf__guard_add(cat->files[i].map.data, cat->files[i].map.size);
 }
 
-int64_t mf__catalog_hold(mf__catalog *cat, int64_t least) {
-    int64_t held = 0;
+void mf__catalog_hold(mf__catalog *cat, int64_t least) {
     for (int i = 0; i < cat->n_files; i++) {
         mapped_file *f = &cat->files[i];
-        if (f->owned && (int64_t)f->map.size >= least && mf__map_hold(&f->map, f->path)) held += (int64_t)f->map.size;
+        if (f->owned && (int64_t)f->map.size >= least) mf__map_hold(&f->map, f->path);
     }
-    return held;
 }
 
 const char *mf__catalog_cut(const mf__catalog *cat) {

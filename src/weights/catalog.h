@@ -35,8 +35,8 @@ int mf__catalog_where(const mf__catalog *cat, const void *p, int64_t *offset);
 void mf__catalog_guard(mf__catalog *cat);
 const char *mf__catalog_cut(const mf__catalog *cat);
 
-/* Reads files of at least `least` bytes into memory (mf__map_hold); the bytes that are now held there. */
-int64_t mf__catalog_hold(mf__catalog *cat, int64_t least);
+/* Reads files of at least `least` bytes into memory where that can be had (mf__map_hold). */
+void mf__catalog_hold(mf__catalog *cat, int64_t least);
 
 /* A catalogue of the same files under other names: derive, put what is wanted, seal. base must outlive it.
  *   put        the bytes of an entry of base; name, dims (same product) and type may be others

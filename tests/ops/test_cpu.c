@@ -1,7 +1,6 @@
 /* The cpu backend on every instruction set this machine has, or on those named on the command line ("best" is one of
- * them, "integers" leaves out what other tests of the same set have): the common table,
- * and shapes that reach every branch and tail of its kernels. Integer products are held to the f32 tolerance with
- * inputs that two planes of bytes hold exactly. */
+ * them): the common table, and shapes that reach every branch and tail of its kernels. Integer products are held to the
+ * f32 tolerance with inputs that the planes in use hold exactly. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -85,7 +84,6 @@ static void test_common_table(void **state) {
     }
 }
 
-#define LONG_TOLERANCE 6e-3
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
 static void build_matmul(mf__graph *g, const op_case *c) {
@@ -158,7 +156,7 @@ static void test_long_passes(void **state) {
                          .w_type = BITS[b] ? MF_TYPE_AFFINE : MF_TYPE_MXFP4,
                          .bits = BITS[b] ? BITS[b] : 4,
                          .group = BITS[b] ? 64 : 32};
-            run_case(&c, &r, LONG_TOLERANCE, false);
+            run_case(&c, &r, 6e-3, false); /* seen: 4.5e-3; with the other sum 8e-3 and more */
         }
         close_rack(&r);
     }
@@ -509,18 +507,21 @@ static int choose_levels(int n_names, char **names) {
 }
 
 int main(int argc, char **argv) {
-    bool integers = argc > 1 && !strcmp(argv[argc - 1], "integers");
-    if (choose_levels(argc - 1 - integers, argv + 1)) return 2;
-    const struct CMUnitTest products[] = {
-        cmocka_unit_test(test_create),    cmocka_unit_test(test_int8_products), cmocka_unit_test(test_long_passes),
-        cmocka_unit_test(test_long_rows), cmocka_unit_test(test_experts),
+    if (choose_levels(argc - 1, argv + 1)) return 2;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create),
+        cmocka_unit_test(test_common_table),
+        cmocka_unit_test(test_int8_products),
+        cmocka_unit_test(test_long_passes),
+        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_float_products),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_long_attention),
+        cmocka_unit_test(test_latent_attention),
+        cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_products_together),
     };
-    const struct CMUnitTest others[] = {
-        cmocka_unit_test(test_common_table),     cmocka_unit_test(test_float_products),
-        cmocka_unit_test(test_attention),        cmocka_unit_test(test_long_attention),
-        cmocka_unit_test(test_latent_attention), cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_threads),          cmocka_unit_test(test_products_together),
-    };
-    int failed = cmocka_run_group_tests(products, NULL, NULL);
-    return integers || failed ? failed : cmocka_run_group_tests(others, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

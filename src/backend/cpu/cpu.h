@@ -269,18 +269,18 @@ typedef struct mf__cpu_workspace {
 mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspace **out, mf_error *err);
 int64_t mf__cpu_workspaces_bytes(const mf__cpu_kernels *k, int threads, int64_t cols);
 
-/* n_rows rows of W, from `row` on. */
+/* n_rows rows of W, from `row` on: n_blocks times `lanes` of them, or what W has left. */
 typedef struct mf__cpu_block {
     const mf__tensor *w;
     int64_t row;
-    int n_rows, group;
+    int n_rows, group, n_blocks;
     int ld; /* from one token's products to the next one's */
 } mf__cpu_block;
 
-/* Blocks are `lanes` rows. Where they are not decoded, several are worked through as one, so that memory is read in
- * long runs: how many, when they meet n tokens. */
-int mf__cpu_block_run(const mf__cpu_run *r, int group, int64_t n);
-mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t index, int64_t n_blocks, int group);
+/* What is worked through next of blocks [begin, end), which meet n tokens: one, or several where they are not decoded,
+ * so that memory is read in long runs. */
+mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end, int group,
+                               int64_t n);
 static inline int64_t mf__cpu_blocks(const mf__cpu_run *r, int64_t n_rows) {
     return (n_rows + r->k->lanes - 1) / r->k->lanes;
 }

@@ -74,10 +74,8 @@ static void gate_up_blocks(void *ctx, int job, int64_t begin, int64_t end, int t
     const mf__cpu_run *r = m->r;
     const expert *e = &m->experts[job];
     mf__cpu_workspace *gate = &m->first[thread], *up = &m->second[thread];
-    for (int64_t block = begin, run; block < end; block += run) {
-        run = mf__cpu_block_run(r, m->form_in, e->n);
-        if (run > end - block) run = end - block;
-        mf__cpu_block g = mf__cpu_block_at(r, &e->gate, block, run, m->form_in), u = g;
+    for (mf__cpu_block g, u; begin < end; begin += g.n_blocks) {
+        u = g = mf__cpu_block_at(r, &e->gate, begin, end, m->form_in, e->n);
         u.w = &e->up;
         mf__cpu_load_block(r, &g, e->n, gate);
         mf__cpu_load_block(r, &u, e->n, up);
@@ -101,10 +99,8 @@ static void down_blocks(void *ctx, int job, int64_t begin, int64_t end, int thre
     const expert *e = &m->experts[job];
     mf__cpu_workspace *ws = &m->first[thread];
     float *y = mf__cpu_out(r, 0);
-    for (int64_t block = begin, run; block < end; block += run) {
-        run = mf__cpu_block_run(r, m->form_mid, e->n);
-        if (run > end - block) run = end - block;
-        mf__cpu_block b = mf__cpu_block_at(r, &e->down, block, run, m->form_mid);
+    for (mf__cpu_block b; begin < end; begin += b.n_blocks) {
+        b = mf__cpu_block_at(r, &e->down, begin, end, m->form_mid, e->n);
         mf__cpu_load_block(r, &b, e->n, ws);
         for (int32_t at = 0; at < e->n; at += MF_CPU_BATCH) {
             int n = batch_at(e, at);

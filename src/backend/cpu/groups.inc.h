@@ -3,8 +3,6 @@
 #ifndef MF_CPU_GROUPS_H
 #define MF_CPU_GROUPS_H
 
-#include <math.h>
-
 #include "backend/cpu/cpu.h"
 #include "quant/half.h"
 

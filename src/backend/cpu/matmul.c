@@ -38,10 +38,8 @@ static void run_blocks(void *ctx, int job, int64_t begin, int64_t end, int threa
     const product *p = &m->products[job];
     const mf__cpu_rows *x = &m->forms[p->form];
     mf__cpu_workspace *ws = &m->workspaces[thread];
-    for (int64_t block = begin, run; block < end; block += run) {
-        run = mf__cpu_block_run(m->r, x->group, x->n);
-        if (run > end - block) run = end - block;
-        mf__cpu_block b = mf__cpu_block_at(m->r, p->w, block, run, x->group);
+    for (mf__cpu_block b; begin < end; begin += b.n_blocks) {
+        b = mf__cpu_block_at(m->r, p->w, begin, end, x->group, x->n);
         mf__cpu_load_block(m->r, &b, x->n, ws);
         for (int32_t t = 0; t < x->n; t += MF_CPU_BATCH) {
             int n = x->n - t < MF_CPU_BATCH ? x->n - t : MF_CPU_BATCH;

@@ -125,13 +125,17 @@ static bool tiled(const mf__cpu_run *r, int64_t n) {
     return n > MF_CPU_FEW && !r->b->apart;
 }
 
-int mf__cpu_block_run(const mf__cpu_run *r, int group, int64_t n) {
-    return group && n <= MF_CPU_BATCH && !tiled(r, n) ? (int)(MF_CPU_BATCH / n) : 1;
-}
-
-mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t index, int64_t n_blocks, int group) {
-    int64_t row = index * r->k->lanes, left = w->n_rows - row, n = n_blocks * r->k->lanes;
-    return (mf__cpu_block){.w = w, .row = row, .n_rows = (int)(left < n ? left : n), .group = group, .ld = (int)n};
+mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end, int group,
+                               int64_t n) {
+    int64_t most = group && n <= MF_CPU_BATCH && !tiled(r, n) ? MF_CPU_BATCH / n : 1;
+    int n_blocks = (int)(most < end - begin ? most : end - begin), n_rows = n_blocks * r->k->lanes;
+    int64_t row = begin * r->k->lanes, left = w->n_rows - row;
+    return (mf__cpu_block){.w = w,
+                           .row = row,
+                           .n_rows = left < n_rows ? (int)left : n_rows,
+                           .group = group,
+                           .n_blocks = n_blocks,
+                           .ld = n_rows};
 }
 
 void mf__cpu_load_block(const mf__cpu_run *r, const mf__cpu_block *b, int64_t n, mf__cpu_workspace *ws) {
