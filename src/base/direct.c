@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/pages.h"
 
 #define ALIGN ((int64_t)MF_DIRECT_ALIGN)
 #define HELD_BYTES ((int64_t)8 << 20)
-#define HUGE ((size_t)2 << 20)
 #define MAX_TRANSFER ((size_t)1 << 30)
 
 #ifndef O_DIRECT
@@ -34,13 +34,7 @@ static int64_t up(int64_t n) {
 }
 
 void *mf__direct_alloc(size_t size) {
-    size_t align = size >= HUGE ? HUGE : (size_t)ALIGN;
-    void *buf = NULL;
-    if (posix_memalign(&buf, align, size ? (size + align - 1) / align * align : align) != 0) return NULL;
-#ifdef MADV_HUGEPAGE
-    if (size >= HUGE) madvise(buf, (size + align - 1) / align * align, MADV_HUGEPAGE);
-#endif
-    return buf;
+    return mf__pages_alloc((size_t)up((int64_t)size), MF_DIRECT_ALIGN);
 }
 
 void mf__direct_free(void *buf, size_t size) {

@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "base/direct.h"
+#include "base/pages.h"
 
 /* The kernel transfers at most 0x7ffff000 bytes per call; macOS refuses more than INT_MAX. */
 #define MAX_TRANSFER ((size_t)1 << 30)
-#define HUGE_PAGE ((size_t)2 << 20)
 
 static const char *kind_of(mode_t mode) {
     return S_ISDIR(mode)    ? "a directory"
@@ -57,26 +57,18 @@ static size_t whole_pages(size_t size) {
 
 /* Memory of the process's own that begins where a huge page does; MAP_FAILED: none. `size` is of whole pages. */
 static uint8_t *huge_room(size_t size) {
-    uint8_t *room = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *room = mmap(NULL, size + MF_HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (room == MAP_FAILED) return room;
-    size_t before = (HUGE_PAGE - (uintptr_t)room % HUGE_PAGE) % HUGE_PAGE;
+    size_t before = (MF_HUGE_PAGE - (uintptr_t)room % MF_HUGE_PAGE) % MF_HUGE_PAGE;
     if (before) munmap(room, before);
-    munmap(room + before + size, HUGE_PAGE - before);
+    munmap(room + before + size, MF_HUGE_PAGE - before);
     return room + before;
-}
-
-static void want_huge_pages(void *data, size_t size) {
-#ifdef MADV_HUGEPAGE
-    madvise(data, size, MADV_HUGEPAGE);
-#else
-    (void)data, (void)size;
-#endif
 }
 
 /* Maps the file where a huge page of it can be a huge page of memory: walking through weights then misses the page
  * tables five hundred times less often. Systems that have no such pages for files map small ones at the same place. */
 static void *map_aligned(int fd, size_t size) {
-    if (size < HUGE_PAGE) return mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (size < MF_HUGE_PAGE) return mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
     uint8_t *room = huge_room(whole_pages(size));
     if (room == MAP_FAILED) return room;
     void *data = mmap(room, size, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
@@ -84,7 +76,7 @@ static void *map_aligned(int fd, size_t size) {
     if (data == MAP_FAILED)
         munmap(room, whole_pages(size));
     else
-        want_huge_pages(data, size);
+        mf__pages_wish(data, size);
     errno = errnum;
     return data;
 }
@@ -131,7 +123,7 @@ bool mf__map_hold(mf__map *map, const char *path) {
     if (!map->data) return false;
     uint8_t *room = huge_room(size);
     if (room == MAP_FAILED) return false;
-    want_huge_pages(room, size);
+    mf__pages_wish(room, size);
     if (!read_whole(path, room, (int64_t)map->size) || mprotect(room, size, PROT_READ) != 0 ||
         mremap(room, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)map->data) == MAP_FAILED) {
         munmap(room, size);

@@ -31,9 +31,15 @@ mf_status mf__session_walk(mf_session *s, const int32_t *tokens, size_t n, float
         int32_t len = s->opt.n_chunk - (int32_t)(pos % s->opt.n_chunk);
         if ((size_t)len > n - done) len = (int32_t)(n - done);
         size_t first = done > skipped ? done : skipped, end = done + (size_t)len, rows = end > first ? end - first : 0;
-        mf__pass pass = {.sessions = &s, .n_tokens = &len, .pos = &pos, .n = 1, .n_rows = len, .fresh = done == 0};
+        mf__pass pass = {.sessions = &s,
+                         .n_tokens = &len,
+                         .pos = &pos,
+                         .n = 1,
+                         .n_rows = len,
+                         .n_logits = (int32_t)rows,
+                         .fresh = done == 0};
         float *out = rows ? logits + (first - skipped) * (size_t)s->model->info.n_vocab : NULL;
-        MF__TRY(mf__forward(&pass, tokens + done, out, (int32_t)rows, err));
+        MF__TRY(mf__forward(&pass, tokens + done, out, err));
         done = end;
     }
     return MF_OK;
@@ -95,8 +101,9 @@ static mf_status eval_batch(mf_session *const *sessions, const int32_t *tokens, 
         ones[i] = 1;
         pos[i] = sessions[i]->length;
     }
-    mf__pass pass = {.sessions = sessions, .n_tokens = ones, .pos = pos, .n = n, .n_rows = n, .fresh = true};
-    MF__TRY(mf__forward(&pass, tokens, logits, n, err));
+    mf__pass pass = {
+        .sessions = sessions, .n_tokens = ones, .pos = pos, .n = n, .n_rows = n, .n_logits = n, .fresh = true};
+    MF__TRY(mf__forward(&pass, tokens, logits, err));
     for (int i = 0; i < n; i++) mf__session_commit(sessions[i], &tokens[i], 1);
     return MF_OK;
 }
@@ -119,7 +126,13 @@ static mf_status layer_forward(mf_session *s, int layer, const float *hidden, in
     mf__backend *be = s->model->be;
     void *port = s->model->ws.ports[MF_PORT_HIDDEN];
     int64_t bytes = (int64_t)n_rows * s->model->info.n_hidden * (int64_t)sizeof(float), pos = s->length;
-    mf__pass pass = {.sessions = &s, .n_tokens = &n_rows, .pos = &pos, .n = 1, .n_rows = n_rows, .fresh = true};
+    mf__pass pass = {.sessions = &s,
+                     .n_tokens = &n_rows,
+                     .pos = &pos,
+                     .n = 1,
+                     .n_rows = n_rows,
+                     .n_logits = n_rows,
+                     .fresh = true};
     MF__TRY(mf__session_make_room(s, s->length + n_rows, err));
     MF__TRY(be->upload(be, port, hidden, bytes, err));
     MF__TRY(mf__forward_layer(&pass, layer, err));

@@ -11,7 +11,7 @@ typedef struct run {
     const mf__graph *g;
     const mf__tensor *weights;
     int32_t n_rows;
-    int32_t hidden_row; /* HIDDEN is bound from this row on */
+    int32_t first_row;  /* of the pass: ports are bound from it on, all but those of the tail */
     int32_t n_segs;     /* the first n_segs of the workspace; 0 for graphs without state */
     const mf__bank *bank;
 } run;
@@ -25,7 +25,8 @@ static mf_status submit(mf_model *m, const run *r, mf_error *err) {
         mf__port port = r->g->bufs[b].port;
         if (port == MF_PORT_NONE) continue;
         addr[b] = ws->ports[port];
-        if (port == MF_PORT_HIDDEN) addr[b] = (float *)addr[b] + (int64_t)r->hidden_row * ws->port_cols[port];
+        if (port != MF_PORT_FINAL_NORM && port != MF_PORT_LOGITS)
+            addr[b] = (float *)addr[b] + (int64_t)r->first_row * ws->port_cols[port];
     }
     mf__binding binding = {.n_rows = r->n_rows,
                            .bufs = addr,
@@ -100,19 +101,22 @@ static mf_status run_experts(mf_model *m, run r, mf_error *err) {
     }
 }
 
-static mf_status run_moe(mf_model *m, int layer, int32_t n, mf_error *err) {
+/* The experts of n rows from `first` on. */
+static mf_status run_moe(mf_model *m, int layer, int32_t first, int32_t n, mf_error *err) {
     const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[layer]];
     mf__weight_set *w = m->layers[layer];
-    int64_t id_bytes = (int64_t)n * m->bp.config.moe.top_k * (int64_t)sizeof(int32_t);
-    MF__TRY(m->be->download(m->be, m->ws.route_ids, m->ws.ports[MF_PORT_ROUTE_IDS], id_bytes, err));
+    int64_t row_bytes = m->bp.config.moe.top_k * (int64_t)sizeof(int32_t);
+    const char *ids = (const char *)m->ws.ports[MF_PORT_ROUTE_IDS] + first * row_bytes;
+    MF__TRY(m->be->download(m->be, m->ws.route_ids, ids, n * row_bytes, err));
     if (m->routes.fn) m->routes.fn(m->routes.user, layer, m->ws.route_ids, n, m->bp.config.moe.top_k);
     int n_wanted = collect_wanted(m, n);
     MF__TRY(mf__turn_begin(m->turn, layer, m->ws.wanted, m->ws.counts, n_wanted, n, err)); /* reads start here ... */
-    mf_status st = k->shared ? submit(m, &(run){.g = k->shared, .weights = w[1], .n_rows = n}, err) : MF_OK;
-    if (st == MF_OK) st = run_experts(m, (run){.g = k->experts, .weights = w[2], .n_rows = n}, err);
+    mf_status st = k->shared ? submit(m, &(run){.g = k->shared, .weights = w[1], .n_rows = n, .first_row = first}, err) : MF_OK;
+    if (st == MF_OK)
+        st = run_experts(m, (run){.g = k->experts, .weights = w[2], .n_rows = n, .first_row = first}, err);
     mf__turn_end(m->turn);
     MF__TRY(st);
-    MF__TRY(submit(m, &(run){.g = k->combine, .weights = w[3], .n_rows = n}, err));
+    MF__TRY(submit(m, &(run){.g = k->combine, .weights = w[3], .n_rows = n, .first_row = first}, err));
     return look_ahead(m, layer + 1, n, err);
 }
 
@@ -129,17 +133,26 @@ static void bind_segments(const mf__pass *pass, int layer) {
     }
 }
 
+/* Of the last layer nothing is kept but the state: only rows whose logits are wanted go through its second half, unless
+ * somebody is looking. */
+static int32_t rows_through(const mf__pass *pass, int layer) {
+    const mf_session *s = pass->sessions[0];
+    const mf_model *m = s->model;
+    return layer + 1 < m->info.n_layers || s->opt.probe.fn || m->routes.fn ? pass->n_rows : pass->n_logits;
+}
+
 mf_status mf__forward_layer(const mf__pass *pass, int layer, mf_error *err) {
     mf_model *m = pass->sessions[0]->model;
     const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[layer]];
     mf__weight_set *w = m->layers[layer];
-    int32_t n = pass->n_rows;
+    int32_t n = pass->n_rows, through = rows_through(pass, layer), first = n - through;
     bind_segments(pass, layer);
     MF__TRY(submit(m, &(run){.g = k->mix, .weights = w[0], .n_rows = n, .n_segs = pass->n}, err));
+    if (!through) return MF_OK;
     if (k->experts)
-        MF__TRY(run_moe(m, layer, n, err));
+        MF__TRY(run_moe(m, layer, first, through, err));
     else
-        MF__TRY(submit(m, &(run){.g = k->combine, .weights = w[3], .n_rows = n}, err));
+        MF__TRY(submit(m, &(run){.g = k->combine, .weights = w[3], .n_rows = through, .first_row = first}, err));
     MF__TRY(probe(pass, "h_mid", MF_PORT_H_MID, layer, n, err));
     MF__TRY(probe(pass, "h_post", MF_PORT_H_POST, layer, n, err));
     if (k->experts) MF__TRY(probe(pass, "route_ids", MF_PORT_ROUTE_IDS, layer, n, err));
@@ -148,12 +161,13 @@ mf_status mf__forward_layer(const mf__pass *pass, int layer, mf_error *err) {
 }
 
 /* Final norm and head for the rows that are asked for, a few at a time: a row of logits is large. */
-static mf_status run_tail(const mf__pass *pass, float *logits, int32_t n_logits, mf_error *err) {
+static mf_status run_tail(const mf__pass *pass, float *logits, mf_error *err) {
     mf_model *m = pass->sessions[0]->model;
+    int32_t n_logits = pass->n_logits;
     int64_t vocab = m->info.n_vocab;
     for (int32_t done = 0; done < n_logits;) {
         int32_t rows = n_logits - done < MF_TAIL_ROWS ? n_logits - done : MF_TAIL_ROWS;
-        run r = {.g = m->bp.tail, .weights = m->tail, .n_rows = rows, .hidden_row = pass->n_rows - n_logits + done};
+        run r = {.g = m->bp.tail, .weights = m->tail, .n_rows = rows, .first_row = pass->n_rows - n_logits + done};
         MF__TRY(submit(m, &r, err));
         MF__TRY(probe(pass, "final_norm", MF_PORT_FINAL_NORM, -1, rows, err));
         MF__TRY(m->be->download(m->be, logits + done * vocab, m->ws.ports[MF_PORT_LOGITS],
@@ -163,7 +177,7 @@ static mf_status run_tail(const mf__pass *pass, float *logits, int32_t n_logits,
     return MF_OK;
 }
 
-static mf_status forward(const mf__pass *pass, const int32_t *tokens, float *logits, int32_t n_logits, mf_error *err) {
+static mf_status forward(const mf__pass *pass, const int32_t *tokens, float *logits, mf_error *err) {
     const mf_session *s = pass->sessions[0];
     mf_model *m = s->model;
     int32_t n = pass->n_rows;
@@ -175,15 +189,15 @@ static mf_status forward(const mf__pass *pass, const int32_t *tokens, float *log
             return mf__fail(err, MF_E_CANCELLED, "stopped by the caller before layer %d", l);
         MF__TRY(mf__forward_layer(pass, l, err));
     }
-    return run_tail(pass, logits, n_logits, err);
+    return run_tail(pass, logits, err);
 }
 
-mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, int32_t n_logits, mf_error *err) {
+mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, mf_error *err) {
     const mf_session *s = pass->sessions[0];
     mf_stats before;
     mf__turn_stats_get(s->model->turn, &before);
     mf__turn_cancel_set(s->model->turn, s->opt.cancel, s->opt.cancel_user);
-    mf_status st = forward(pass, tokens, logits, n_logits, err);
+    mf_status st = forward(pass, tokens, logits, err);
     const char *cut = mf__catalog_cut(s->model->native.catalog);
     if (st == MF_OK && cut)
         st = mf__fail(err, MF_E_IO, "%s was cut while it was in use; convert the model again, then open it again", cut);

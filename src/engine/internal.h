@@ -153,15 +153,15 @@ typedef struct mf__pass {
     const int32_t *n_tokens;     /* [n] rows of each */
     const int64_t *pos;          /* [n] position of each first row */
     int n;
-    int32_t n_rows; /* in all */
+    int32_t n_rows;   /* in all */
+    int32_t n_logits; /* rows at the end whose logits are wanted */
     bool fresh;
 } mf__pass;
 
 /* engine/stats.c: what the turns of a pass took, into every session of it. */
 void mf__stats_pass(const mf__pass *pass, const mf_stats *before);
 
-/* logits: the rows of the last n_logits tokens, or none. */
-mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, int32_t n_logits, mf_error *err);
+mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, mf_error *err);
 mf_status mf__forward_layer(const mf__pass *pass, int layer, mf_error *err);
 
 /* engine/eval.c. walk: evaluates without committing; logits: of the last n_logits tokens. Under lock. */

@@ -26,11 +26,12 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "base/pages.h"
 #include "store/policy.h"
 #include "store/store.h"
 #include "store/trial.h"
 
-#define MF_HUGE ((int64_t)2 << 20)
+#define MF_HUGE ((int64_t)MF_HUGE_PAGE)
 #define MF_BLOCK 4096 /* alignment of direct reads */
 
 typedef enum mf__slot_state { MF_SLOT_FREE, MF_SLOT_READING, MF_SLOT_READY, MF_SLOT_FAILED } mf__slot_state;

@@ -62,9 +62,7 @@ static mf_status create_arena(mf__store *s, mf_error *err) {
     if (before) munmap(mem, before);
     if ((int64_t)before < MF_HUGE) munmap(aligned + s->arena_bytes, (size_t)MF_HUGE - before);
     s->arena = aligned;
-#ifdef MADV_HUGEPAGE
-    madvise(s->arena, (size_t)s->arena_bytes, MADV_HUGEPAGE); /* refused: slower, not wrong */
-#endif
+    mf__pages_wish(s->arena, (size_t)s->arena_bytes);
 #ifdef MADV_DONTDUMP
     madvise(s->arena, (size_t)s->arena_bytes, MADV_DONTDUMP);
 #endif

@@ -4,6 +4,8 @@
  * work is one kv head and a run of tokens; its keys are walked once, in tiles, for all the vectors of queries of the
  * item, each with its running maximum and sum. Keys after the last query's position are never touched.
  *
+ * Queries that would leave half of the lanes empty lie in rows instead, and sums run along them.
+ *
  * Where that makes few items (a single token), the keys are cut into parts, each an item of its own, and the parts are
  * put together in order at the end. How many there are depends on the shape and on the number of keys, never on the
  * threads. */
@@ -28,6 +30,7 @@ typedef struct walk {
     int64_t n_items;   /* of each part: for all kv heads */
     int64_t first_key, part_keys;
     int n_parts;
+    int few;       /* queries of the only vector, which lie in rows; 0: in lanes */
     char *threads; /* each thread's tile, queries and, unless there are parts, results */
     int64_t thread_bytes;
     char *parts; /* [n_parts][n_items] results */
@@ -104,7 +107,13 @@ static int64_t query_index(const mf__cpu_attend *a, const lane_map *m, int lane)
     return (m->row + lane / m->heads) * a->n_heads + m->head + lane % m->heads;
 }
 
-static void load_queries(const mf__cpu_attend *a, const lane_map *m, bool with_sinks, mf__cpu_queries *q) {
+/* Where value c of query j is; a row has `dim` values. */
+static int64_t place(const walk *w, int32_t dim, int j, int32_t c) {
+    return w->few ? (int64_t)j * dim + c : (int64_t)c * w->a->r->k->lanes + j;
+}
+
+static void load_queries(const walk *w, const lane_map *m, bool with_sinks, mf__cpu_queries *q) {
+    const mf__cpu_attend *a = w->a;
     int32_t lanes = a->r->k->lanes, used = m->tokens * m->heads;
     for (int32_t j = 0; j < lanes; j++) {
         q->last[j] = j < used ? a->pos + m->row + j / m->heads : -1;
@@ -116,16 +125,16 @@ static void load_queries(const mf__cpu_attend *a, const lane_map *m, bool with_s
             q->total[j] = 1;
         }
         const float *from = j < used ? a->q + query_index(a, m, j) * a->k_dim : NULL;
-        for (int32_t c = 0; c < a->k_dim; c++) q->q[(int64_t)c * lanes + j] = from ? from[c] * a->scale : 0;
+        for (int32_t c = 0; c < a->k_dim; c++) q->q[place(w, a->k_dim, j, c)] = from ? from[c] * a->scale : 0;
     }
     memset(q->o, 0, (size_t)a->v_dim * (size_t)lanes * sizeof *q->o);
 }
 
-static void store_queries(const mf__cpu_attend *a, const lane_map *m, const mf__cpu_queries *q) {
-    int32_t lanes = a->r->k->lanes;
+static void store_queries(const walk *w, const lane_map *m, const mf__cpu_queries *q) {
+    const mf__cpu_attend *a = w->a;
     for (int32_t j = 0; j < m->tokens * m->heads; j++) {
         float *to = a->o + query_index(a, m, j) * a->v_dim, inverse = 1.0f / q->total[j];
-        for (int32_t c = 0; c < a->v_dim; c++) to[c] = q->o[(int64_t)c * lanes + j] * inverse;
+        for (int32_t c = 0; c < a->v_dim; c++) to[c] = q->o[place(w, a->v_dim, j, c)] * inverse;
     }
 }
 
@@ -142,8 +151,9 @@ static void key_range(const mf__cpu_queries *q, int lanes, int64_t *first, int64
 }
 
 /* Walks the keys of [begin, end) for n vectors of queries. A tile never crosses the end of a KV block. */
-static void walk_keys(const mf__cpu_attend *a, int64_t begin, int64_t end, int32_t kv_head, int thread, float *mem,
+static void walk_keys(const walk *w, int64_t begin, int64_t end, int32_t kv_head, int thread, float *mem,
                       mf__cpu_queries *q, int n) {
+    const mf__cpu_attend *a = w->a;
     int64_t first[MF_CPU_MAX_VECTORS], last[MF_CPU_MAX_VECTORS], at = INT64_MAX, stop = 0;
     for (int i = 0; i < n; i++) {
         key_range(&q[i], a->r->k->lanes, &first[i], &last[i]);
@@ -158,8 +168,11 @@ static void walk_keys(const mf__cpu_attend *a, int64_t begin, int64_t end, int32
         if (keys.n > left) keys.n = (int32_t)left;
         if (keys.n > in_block) keys.n = (int32_t)in_block;
         a->tile(a, kv_head, thread, mem, &keys);
-        for (int i = 0; i < n; i++)
-            if (at <= last[i] && at + keys.n > first[i]) a->r->k->attend(&q[i], &keys);
+        if (w->few)
+            a->r->k->attend_few(q, w->few, &keys);
+        else
+            for (int i = 0; i < n; i++)
+                if (at <= last[i] && at + keys.n > first[i]) a->r->k->attend(&q[i], &keys);
         at += keys.n;
     }
 }
@@ -188,16 +201,16 @@ static void attend_items(void *ctx, int64_t begin, int64_t end, int thread) {
         int32_t kv_head;
         int n = map_item(w, item, &kv_head, maps);
         if (w->n_parts > 1) part_results(w, item, part, q);
-        for (int v = 0; v < n; v++) load_queries(a, &maps[v], a->sinks && part == 0, &q[v]);
+        for (int v = 0; v < n; v++) load_queries(w, &maps[v], a->sinks && part == 0, &q[v]);
         int64_t from = w->first_key + part * w->part_keys, to = from + w->part_keys;
-        walk_keys(a, from, w->n_parts > 1 ? to : INT64_MAX, kv_head, thread, mem, q, n);
-        for (int v = 0; v < n && w->n_parts == 1; v++) store_queries(a, &maps[v], &q[v]);
+        walk_keys(w, from, w->n_parts > 1 ? to : INT64_MAX, kv_head, thread, mem, q, n);
+        for (int v = 0; v < n && w->n_parts == 1; v++) store_queries(w, &maps[v], &q[v]);
     }
 }
 
 /* Adds what another part found to q; both are relative to their own maximum. */
-static void merge(const mf__cpu_attend *a, const mf__cpu_queries *other, mf__cpu_queries *q) {
-    int32_t lanes = a->r->k->lanes;
+static void merge(const walk *w, const mf__cpu_queries *other, mf__cpu_queries *q) {
+    int32_t lanes = w->a->r->k->lanes;
     float mine[MF_CPU_MAX_LANES], theirs[MF_CPU_MAX_LANES];
     for (int j = 0; j < lanes; j++) {
         float max = q->max[j] > other->max[j] ? q->max[j] : other->max[j];
@@ -206,9 +219,9 @@ static void merge(const mf__cpu_attend *a, const mf__cpu_queries *other, mf__cpu
         q->total[j] = q->total[j] * mine[j] + other->total[j] * theirs[j];
         q->max[j] = max;
     }
-    for (int32_t c = 0; c < a->v_dim; c++)
+    for (int32_t c = 0; c < w->a->v_dim; c++)
         for (int j = 0; j < lanes; j++) {
-            int64_t at = (int64_t)c * lanes + j;
+            int64_t at = place(w, w->a->v_dim, j, c);
             q->o[at] = q->o[at] * mine[j] + other->o[at] * theirs[j];
         }
 }
@@ -224,9 +237,9 @@ static void merge_items(void *ctx, int64_t begin, int64_t end, int thread) {
         part_results(w, item, 0, q);
         for (int part = 1; part < w->n_parts; part++) {
             part_results(w, item, part, other);
-            for (int v = 0; v < n; v++) merge(w->a, &other[v], &q[v]);
+            for (int v = 0; v < n; v++) merge(w, &other[v], &q[v]);
         }
-        for (int v = 0; v < n; v++) store_queries(w->a, &maps[v], &q[v]);
+        for (int v = 0; v < n; v++) store_queries(w, &maps[v], &q[v]);
     }
 }
 
@@ -244,6 +257,8 @@ mf_status mf__cpu_attend_rows(const mf__cpu_attend *a, mf__cpu_bump scratch, mf_
     const mf__cpu_run *r = a->r;
     walk w = {.a = a, .shape = shape_of(a), .thread_bytes = thread_bytes(r->k, a)};
     w.n_vectors = (int64_t)((a->n_rows + w.shape.tokens - 1) / w.shape.tokens) * w.shape.head_parts;
+    int32_t queries = a->n_rows * (a->n_heads / a->n_kv_heads);
+    if (2 * queries <= r->k->lanes) w.few = queries;
     w.n_items = (w.n_vectors + a->item_vectors - 1) / a->item_vectors * a->n_kv_heads;
     cut_keys(&w);
     w.threads = mf__cpu_take(&scratch, mf__pool_threads(r->pool) * w.thread_bytes);

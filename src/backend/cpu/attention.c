@@ -57,7 +57,13 @@ mf_status mf__cpu_kv_append(mf__cpu_run *r, mf_error *err) {
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-/* The columns of one kv head, where they lie or decoded. */
+#define LINE 64 /* bytes that are fetched at once */
+
+static void fetch(const void *row, int64_t first, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + first + i);
+}
+
+/* The columns of one kv head, where they lie or decoded; then those of the next tile are fetched. */
 static void head_tile(const mf__cpu_attend *a, int32_t kv_head, int thread, float *mem, mf__cpu_keys *keys) {
     const mf__kv *kv = a->kv;
     int32_t dim = a->k_dim, at = kv_head * dim;
@@ -73,6 +79,10 @@ static void head_tile(const mf__cpu_attend *a, int32_t kv_head, int thread, floa
     for (int32_t i = 0; i < keys->n; i++) {
         a->r->k->kv_decode(kv->type, mf__kv_k(kv, keys->first + i), kv->k_cols, at, dim, mem + (int64_t)i * dim);
         a->r->k->kv_decode(kv->type, mf__kv_v(kv, keys->first + i), kv->v_cols, at, dim, v + (int64_t)i * dim);
+        int64_t next = keys->first + i + MF_CPU_KEYS, size = kv->type == MF_TYPE_F16 ? 2 : 1;
+        if (next >= a->pos + a->n_rows) continue;
+        fetch(mf__kv_k(kv, next), at * size, dim * size);
+        fetch(mf__kv_v(kv, next), at * size, dim * size);
     }
     keys->k = mem, keys->v = v;
     keys->k_stride = keys->v_stride = dim;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/pages.h"
+
 typedef struct cpu_backend {
     mf__backend base;
     mf__pool *pool;
@@ -47,7 +49,7 @@ static void cpu_free(mf__backend *be) {
 
 static mf_status cpu_alloc(mf__backend *be, int64_t bytes, void **out, mf_error *err) {
     (void)be;
-    *out = bytes > 0 && bytes <= INT64_MAX - 64 ? aligned_alloc(64, (size_t)mf__cpu_round(bytes)) : NULL;
+    *out = bytes > 0 && bytes <= INT64_MAX - 64 ? mf__pages_alloc((size_t)bytes, 64) : NULL;
     if (!*out && bytes) return mf__fail(err, MF_E_NOMEM, "no memory for a buffer of %lld bytes", (long long)bytes);
     return MF_OK;
 }
@@ -151,7 +153,7 @@ mf_status mf__backend_cpu_create(mf__pool *pool, const mf__cpu_options *opt, mf_
     cpu->exact = opt->exact;
     mf__cpu_kernels_fill(opt->level, &cpu->kernels);
     cpu->base = (mf__backend){.name = "cpu",
-                              .numerics = opt->exact ? "f32" : "int8x2",
+                              .numerics = opt->exact ? "f32" : "int8x3",
                               .free = cpu_free,
                               .alloc = cpu_alloc,
                               .release = cpu_release,

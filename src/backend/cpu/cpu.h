@@ -9,9 +9,8 @@
  * only: results do not depend on the number of threads.
  *
  * Products come in two forms. f32: weights are decoded to f32 (any type). int8: activations are rounded per group of
- * the weight's group size, held as planes of bytes, and multiplied as integers with the stored codes, sum (q s + b) x =
- * s sum q x + b sum x. A single token's products wait for memory, so that all planes, 20 bits, cost nothing; with more
- * tokens there are two, 15 bits; in the tiles of long passes, which wait for arithmetic, one.
+ * the weight's group size to 15 bits, held as two planes of bytes, and multiplied as integers with the stored
+ * codes, sum (q s + b) x = s sum q x + b sum x.
  *
  * W is worked through in tiles, as many rows as a vector has lanes. With a few tokens int8 sums run along the rows of W
  * as they are stored; with more, a tile is decoded once, its rows into the lanes, and meets every token. */
@@ -21,34 +20,44 @@
 #include "backend/backend.h"
 
 #define MF_CPU_FEW 4        /* tokens up to which a tile is not decoded */
-#define MF_CPU_LONG 64      /* tokens of a pass up to which tiles take two planes of the activations */
-#define MF_CPU_BATCH 64     /* tokens whose products with a tile are kept together */
+#define MF_CPU_BATCH 128     /* tokens whose products with a tile are kept together */
 #define MF_CPU_MAX_LANES 16 /* of any instruction set */
 #define MF_CPU_PAD 128      /* quantized rows are padded with zeros to a multiple of this: two vectors */
 
-/* One token's activations, in the form of the product: q with scale and sum [cols / group], or x. In planes of bytes,
- * x ~ scale * (2^12 q[0] + 2^5 q[1] + q[2]); the first ones alone are x with fewer bits. */
-#define MF_CPU_PLANES 3
+/* How a product takes its activations: as f32, or rounded per group and in planes of bytes. */
+#define MF_CPU_PLANES 2
+typedef struct mf__cpu_form {
+    int group;  /* 0: f32 */
+    bool pairs; /* of each two vectors of columns the even ones come first, as nibbles have them */
+} mf__cpu_form;
+static inline bool mf__cpu_pairs(const mf__tensor *w, int lanes) {
+    return w->type == MF_TYPE_AFFINE && w->bits == 4 && w->group >= 4 * lanes && w->n_cols % (8 * lanes) == 0;
+}
+
+/* One token's activations: x, or q with scale and sum [cols / group]: x ~ scale * (2^7 q[0] + q[1]), and sum the sum of
+ * that. */
 typedef struct mf__cpu_vec {
     int8_t *q[MF_CPU_PLANES];
-    int8_t *split; /* the same for each two vectors: every plane's even and odd elements, as nibbles are */
-    float *scale;
-    float *sum[MF_CPU_PLANES]; /* of x as one plane, two, three have it; zeros behind to a whole vector */
+    float *scale, *sum; /* zeros behind to a whole vector */
     const float *x;
 } mf__cpu_vec;
 
-/* `lanes` decoded rows of W. int8: codes [cols / 4][lanes][4], scales and biases [groups][lanes]. f32: w
- * [lanes][stride].
- */
+/* `lanes` rows of W. int8: codes [cols / 4][lanes][4], or nibbles [cols / 8][lanes][4 * 2], scales and biases
+ * [groups][lanes]. f32: w [lanes][stride], decoded. */
 typedef struct mf__cpu_tile {
     int64_t cols;
     int group;
-    bool wide; /* codes use all eight bits */
+    enum { MF_CPU_NIBBLES, MF_CPU_SMALL_BYTES, MF_CPU_BYTES } kind; /* of codes; small ones have at most seven bits */
     uint8_t *codes;
     float *scales, *biases;
+    const uint8_t *next; /* what will be decoded after it: fetched while this one is used */
+    int64_t next_bytes;
     float *w;
     int64_t stride;
 } mf__cpu_tile;
+
+/* Tokens as int8 tiles meet them: of each, its planes, and a scale and a sum of every group. */
+#define MF_CPU_PACKED_BYTES(cols, groups) (MF_CPU_PLANES * (int64_t)(cols) + 8 * (int64_t)(groups))
 
 /* Queries that share a kv head, one per lane, and their running softmax. */
 typedef struct mf__cpu_queries {
@@ -80,6 +89,14 @@ typedef struct mf__cpu_cross {
     int64_t y_stride;
 } mf__cpu_cross;
 
+/* Some channels of all rows of a segment, `stride` from row to row; before: the kernel - 1 rows before the first. */
+typedef struct mf__cpu_conv {
+    const float *x, *before, *w; /* w [n_channels][kernel] */
+    float *y;
+    int64_t stride, n_channels;
+    int32_t n_rows, kernel;
+} mf__cpu_conv;
+
 /* Some rows of the state of one head, through all steps of a segment. */
 typedef struct mf__cpu_delta {
     const float *S_in;
@@ -90,25 +107,37 @@ typedef struct mf__cpu_delta {
     float *o;
     int64_t qkv_stride, gate_stride, o_stride;
     int32_t n_rows, n_steps, k_dim;
+    bool past; /* S_out goes past the caches */
 } mf__cpu_delta;
+
+/* from [n][ld], n_cols of each -> row rows[j] (NULL: j) of to, `stride` from row to row. */
+typedef struct mf__cpu_put {
+    const float *from;
+    float *to;
+    const int32_t *rows;
+    int64_t ld, stride;
+    int n, n_cols;
+    bool past; /* the caches: results of long passes are much and needed late */
+} mf__cpu_put;
 
 typedef struct mf__cpu_kernels {
     const char *sets[MF_CPU_FAMILIES]; /* that each family was compiled for */
     int lanes;
 
     /* product_int8.inc.h; y[j * ld + i] = W[i] . x[j] */
-    void (*quant_row)(int64_t cols, int group, const mf__cpu_vec *v); /* x -> q, split, scale, sum */
+    void (*quant_row)(const mf__cpu_form *form, int64_t cols, const mf__cpu_vec *v); /* x -> q, scale, sum */
     void (*rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
                       int64_t ld);
     void (*tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile *out);
-    void (*many_int8)(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, int planes,
-                      float *y); /* all its rows; ld = lanes */
+    void (*pack_int8)(const mf__tensor *w, const mf__cpu_vec *x, int n, int8_t *out); /* for tiles of w */
+    void (*many_int8)(const mf__cpu_tile *w, const int8_t *packed, int n, float *y);  /* all its rows; ld = lanes */
 
     /* product_f32.inc.h */
     void (*decode_row)(const mf__tensor *w, int64_t row, float *out);
     void (*many_f32)(const mf__cpu_tile *w, int n_rows, const mf__cpu_vec *x, int n, float *y); /* ld = lanes */
 
     /* rowwise.inc.h */
+    void (*put)(const mf__cpu_put *p);
     void (*rms_norm)(const float *x, const float *w, float eps, int64_t n, float *y);
     void (*scale_to_unit)(float *x, int64_t n, float scale); /* x * scale / sqrt(sum x^2 + 1e-6) */
     void (*add)(const float *a, const float *b, int64_t n, float *y);
@@ -116,9 +145,9 @@ typedef struct mf__cpu_kernels {
     void (*mul_sigmoid)(float *x, const float *gate, int64_t n);
     void (*mul_silu)(float *x, const float *z, int64_t n);
     void (*axpy)(float a, const float *x, int64_t n, float *y); /* y += a x */
-    void (*conv)(const float *x, int64_t stride, const float *before, const float *w, int32_t kernel, int32_t n_rows,
-                 int64_t n, float *y);
+    void (*conv)(const mf__cpu_conv *v);
     void (*attend)(mf__cpu_queries *q, const mf__cpu_keys *keys);
+    void (*attend_few)(mf__cpu_queries *q, int n, const mf__cpu_keys *keys); /* q [n][k_dim], o [n][v_dim] */
     void (*cross)(const mf__cpu_cross *c);
     void (*delta)(const mf__cpu_delta *d);
 
@@ -163,7 +192,7 @@ static inline int64_t mf__cpu_round(int64_t bytes) {
 typedef struct mf__cpu_rows {
     int32_t n;
     int64_t cols;
-    int group;         /* 0: f32 */
+    mf__cpu_form form;
     mf__cpu_vec *vecs; /* [n] */
 } mf__cpu_rows;
 
@@ -250,47 +279,59 @@ mf_status mf__cpu_attend_rows(const mf__cpu_attend *a, mf__cpu_bump scratch, mf_
 
 /* ---- products (product.c) ---------------------------------------------------------------------------------------- */
 
-/* The group size of the int8 form, or 0 when W is multiplied in f32. */
-int mf__cpu_form(const mf__cpu_run *r, const mf__tensor *w);
+mf__cpu_form mf__cpu_form_for(const mf__cpu_run *r, const mf__tensor *w);
+static inline bool mf__cpu_same_form(mf__cpu_form a, mf__cpu_form b) {
+    return a.group == b.group && a.pairs == b.pairs;
+}
 
 /* x [n][cols] -> rows; quantizes on all threads. */
-mf_status mf__cpu_prepare_rows(mf__cpu_run *r, const float *x, int32_t n, int64_t cols, int group, mf__cpu_rows *out,
-                               mf_error *err);
+mf_status mf__cpu_prepare_rows(mf__cpu_run *r, const float *x, int32_t n, int64_t cols, mf__cpu_form form,
+                               mf__cpu_rows *out, mf_error *err);
 int64_t mf__cpu_rows_bytes(int64_t n, int64_t cols);
 /* The same in two steps: vecs with x left out, and quantizing what x was set to. */
-mf_status mf__cpu_take_rows(mf__cpu_run *r, int32_t n, int64_t cols, int group, mf__cpu_rows *out, mf_error *err);
+mf_status mf__cpu_take_rows(mf__cpu_run *r, int32_t n, int64_t cols, mf__cpu_form form, mf__cpu_rows *out,
+                            mf_error *err);
 void mf__cpu_quant_rows(const mf__cpu_run *r, const mf__cpu_rows *rows);
 
-/* A tile's memory for one thread. */
+/* A thread's memory: a tile, a batch of tokens, and their products, of which two may be kept. */
 typedef struct mf__cpu_workspace {
     mf__cpu_tile tile;
-    float *out; /* [MF_CPU_BATCH][lanes] */
+    int8_t *packed;
+    float *out[2]; /* [MF_CPU_BATCH][lanes] */
 } mf__cpu_workspace;
 mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspace **out, mf_error *err);
 int64_t mf__cpu_workspaces_bytes(const mf__cpu_kernels *k, int threads, int64_t cols);
+
+/* n <= MF_CPU_BATCH of the `all` tokens that meet W, from x on. A batch meets all rows before the next one begins: it
+ * stays in the cache, and tiles, which are read once in order, pass by. */
+typedef struct mf__cpu_batch {
+    const mf__cpu_vec *x;
+    int n;
+    int64_t all;
+    mf__cpu_form form;
+} mf__cpu_batch;
+mf__cpu_batch mf__cpu_batch_at(const mf__cpu_run *r, const mf__tensor *w, mf__cpu_form form, const mf__cpu_vec *x,
+                               int64_t at, int64_t all, mf__cpu_workspace *ws);
 
 /* n_rows rows of W, from `row` on: n_blocks times `lanes` of them, or what W has left. */
 typedef struct mf__cpu_block {
     const mf__tensor *w;
     int64_t row;
-    int n_rows, group, n_blocks;
+    int n_rows, n_blocks;
     int ld; /* from one token's products to the next one's */
 } mf__cpu_block;
 
-/* What is worked through next of blocks [begin, end), which meet n tokens: one, or several where they are not decoded,
- * so that memory is read in long runs. */
-mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end, int group,
-                               int64_t n);
+/* What is worked through next of blocks [begin, end): one, or several where they are not decoded, so that memory is
+ * read in long runs. */
+mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end,
+                               const mf__cpu_batch *x);
 static inline int64_t mf__cpu_blocks(const mf__cpu_run *r, int64_t n_rows) {
     return (n_rows + r->k->lanes - 1) / r->k->lanes;
 }
 
-/* Decodes what products of the block with n tokens in all need decoded. */
-void mf__cpu_load_block(const mf__cpu_run *r, const mf__cpu_block *b, int64_t n, mf__cpu_workspace *ws);
-
-/* ws->out = the block times n <= MF_CPU_BATCH of those tokens; `all` of them, as when it was loaded. */
-void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cpu_vec *x, int n, int64_t all,
-                      mf__cpu_workspace *ws);
+/* ws->out[k] = the block times the batch, which is the last one made in ws. */
+void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cpu_batch *x, mf__cpu_workspace *ws,
+                      int k);
 
 /* Sharing out: jobs of n_blocks blocks of equal cost each. A thread gets the blocks that begin in its part of the total
  * cost. */

@@ -4,7 +4,8 @@
 #include "backend/cpu/cpu.h"
 
 #define CHANNELS 64 /* an item of the convolution */
-#define ROWS 16     /* an item of the delta rule: rows of one head's state */
+#define LARGE_STATE (1 << 18) /* values of a layer: no cache keeps those of all layers until the next token */
+#define ROWS 32     /* an item of the delta rule: rows of one head's state */
 
 /* ---- convolution ------------------------------------------------------------------------------------------------- */
 
@@ -29,8 +30,14 @@ static void conv_items(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int32_t s = 0; s < r->b->n_segs; s++) {
         const mf__segment *seg = &r->b->segs[s];
         int64_t at = seg->row0 * channels + c;
-        r->k->conv(x + at, channels, seg->state->conv_in + c, w + c * kernel, kernel, seg->n_rows, stop - c,
-                   mf__cpu_out(r, 0) + at);
+        r->k->conv(&(mf__cpu_conv){.x = x + at,
+                                   .before = seg->state->conv_in + c,
+                                   .w = w + c * kernel,
+                                   .y = mf__cpu_out(r, 0) + at,
+                                   .stride = channels,
+                                   .n_channels = stop - c,
+                                   .n_rows = seg->n_rows,
+                                   .kernel = kernel});
         keep_inputs(seg, x, channels, kernel, c, stop - c);
     }
 }
@@ -49,6 +56,7 @@ static void delta_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__op_params *p = &r->op->p;
     int32_t k_dim = p->delta.k_dim, v_dim = p->delta.v_dim, n_v = p->delta.n_v_heads, cols = mf__cpu_in_cols(r, 0);
     int64_t keys = (int64_t)p->delta.n_k_heads * k_dim, per_head = (v_dim + ROWS - 1) / ROWS;
+    bool large = (int64_t)n_v * v_dim * k_dim >= LARGE_STATE;
     (void)thread;
     for (int32_t s = 0; s < r->b->n_segs; s++) {
         const mf__segment *seg = &r->b->segs[s];
@@ -69,7 +77,8 @@ static void delta_items(void *ctx, int64_t begin, int64_t end, int thread) {
                                .o_stride = (int64_t)n_v * v_dim,
                                .n_rows = v_dim - row < ROWS ? (int32_t)(v_dim - row) : ROWS,
                                .n_steps = seg->n_rows,
-                               .k_dim = k_dim};
+                               .k_dim = k_dim,
+                               .past = large && seg->state->delta_in != seg->state->delta_out};
             r->k->delta(&d);
         }
     }

@@ -26,7 +26,7 @@ typedef struct expert {
 typedef struct moe {
     mf__cpu_run *r;
     int64_t hidden, inner;
-    int form_in, form_mid;                 /* group sizes; 0: f32 */
+    mf__cpu_form form_in, form_mid;
     mf__cpu_rows rows;                     /* the tokens */
     int32_t max_pairs, n_pairs, n_experts; /* of a pass, and so far */
     int32_t *pairs;                        /* [max_pairs]: token * top_k + k */
@@ -35,7 +35,7 @@ typedef struct moe {
     float *act;                            /* [max_pairs][inner] */
     expert *experts;                       /* [max_pairs] at most */
     mf__cpu_job *jobs;
-    mf__cpu_workspace *first, *second; /* [threads] */
+    mf__cpu_workspace *workspaces;         /* [threads] */
 } moe;
 
 /* ---- how much memory --------------------------------------------------------------------------------------------- */
@@ -53,7 +53,7 @@ int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf_
     return mf__cpu_rows_bytes(n, hidden) + mf__cpu_rows_bytes(pairs, inner) + mf__cpu_round(pairs * inner * 4) +
            mf__cpu_round(pairs * 4) + mf__cpu_round(pairs * (int64_t)sizeof(mf__cpu_vec)) +
            mf__cpu_round(pairs * (int64_t)sizeof(expert)) + mf__cpu_round(pairs * (int64_t)sizeof(mf__cpu_job)) +
-           2 * mf__cpu_workspaces_bytes(k, threads, wide);
+           mf__cpu_workspaces_bytes(k, threads, wide);
 }
 
 /* ---- the steps --------------------------------------------------------------------------------------------------- */
@@ -65,30 +65,26 @@ static void add_bias(const float *bias, const mf__cpu_block *b, int n, float *ou
         for (int i = 0; i < b->n_rows; i++) out[i] += bias[b->row + i];
 }
 
-static int batch_at(const expert *e, int32_t at) {
-    return e->n - at < MF_CPU_BATCH ? e->n - at : MF_CPU_BATCH;
-}
-
 static void gate_up_blocks(void *ctx, int job, int64_t begin, int64_t end, int thread) {
     const moe *m = ctx;
     const mf__cpu_run *r = m->r;
     const expert *e = &m->experts[job];
-    mf__cpu_workspace *gate = &m->first[thread], *up = &m->second[thread];
-    for (mf__cpu_block g, u; begin < end; begin += g.n_blocks) {
-        u = g = mf__cpu_block_at(r, &e->gate, begin, end, m->form_in, e->n);
-        u.w = &e->up;
-        mf__cpu_load_block(r, &g, e->n, gate);
-        mf__cpu_load_block(r, &u, e->n, up);
-        for (int32_t at = 0; at < e->n; at += MF_CPU_BATCH) {
-            int n = batch_at(e, at);
-            const mf__cpu_vec *x = m->in + e->first + at;
+    mf__cpu_workspace *ws = &m->workspaces[thread];
+    float *gate = ws->out[0], *up = ws->out[1];
+    mf__cpu_batch x;
+    for (int32_t at = 0; at < e->n; at += x.n) {
+        mf__cpu_block g, u;
+        x = mf__cpu_batch_at(r, &e->gate, m->form_in, m->in + e->first, at, e->n, ws);
+        for (int64_t i = begin; i < end; i += g.n_blocks) {
+            u = g = mf__cpu_block_at(r, &e->gate, i, end, &x);
+            u.w = &e->up;
+            mf__cpu_multiply(r, &g, &x, ws, 0);
+            mf__cpu_multiply(r, &u, &x, ws, 1);
+            add_bias(e->b_gate, &g, x.n, gate);
+            add_bias(e->b_up, &u, x.n, up);
             float *act = m->act + (e->first + at) * m->inner + g.row;
-            mf__cpu_multiply(r, &g, x, n, e->n, gate);
-            mf__cpu_multiply(r, &u, x, n, e->n, up);
-            add_bias(e->b_gate, &g, n, gate->out);
-            add_bias(e->b_up, &u, n, up->out);
-            for (int j = 0; j < n; j++)
-                r->k->glu(&r->op->p.moe.glu, gate->out + j * g.ld, up->out + j * u.ld, g.n_rows, act + j * m->inner);
+            for (int j = 0; j < x.n; j++)
+                r->k->glu(&r->op->p.moe.glu, gate + j * g.ld, up + j * u.ld, g.n_rows, act + j * m->inner);
         }
     }
 }
@@ -97,18 +93,25 @@ static void down_blocks(void *ctx, int job, int64_t begin, int64_t end, int thre
     const moe *m = ctx;
     const mf__cpu_run *r = m->r;
     const expert *e = &m->experts[job];
-    mf__cpu_workspace *ws = &m->first[thread];
-    float *y = mf__cpu_out(r, 0);
-    for (mf__cpu_block b; begin < end; begin += b.n_blocks) {
-        b = mf__cpu_block_at(r, &e->down, begin, end, m->form_mid, e->n);
-        mf__cpu_load_block(r, &b, e->n, ws);
-        for (int32_t at = 0; at < e->n; at += MF_CPU_BATCH) {
-            int n = batch_at(e, at);
-            const int32_t *pairs = m->pairs + e->first + at;
-            mf__cpu_multiply(r, &b, m->mid.vecs + e->first + at, n, e->n, ws);
-            add_bias(e->b_down, &b, n, ws->out);
-            for (int j = 0; j < n; j++)
-                memcpy(y + pairs[j] * m->hidden + b.row, ws->out + j * b.ld, (size_t)b.n_rows * sizeof(float));
+    mf__cpu_workspace *ws = &m->workspaces[thread];
+    float *y = mf__cpu_out(r, 0), *out = ws->out[0];
+    mf__cpu_batch x;
+    for (int32_t at = 0; at < e->n; at += x.n) {
+        const int32_t *pairs = m->pairs + e->first + at;
+        mf__cpu_block b;
+        x = mf__cpu_batch_at(r, &e->down, m->form_mid, m->mid.vecs + e->first, at, e->n, ws);
+        for (int64_t i = begin; i < end; i += b.n_blocks) {
+            b = mf__cpu_block_at(r, &e->down, i, end, &x);
+            mf__cpu_multiply(r, &b, &x, ws, 0);
+            add_bias(e->b_down, &b, x.n, out);
+            r->k->put(&(mf__cpu_put){.from = out,
+                                     .to = y + b.row,
+                                     .rows = pairs,
+                                     .ld = b.ld,
+                                     .stride = m->hidden,
+                                     .n = x.n,
+                                     .n_cols = b.n_rows,
+                                     .past = r->b->n_rows >= MF_CPU_BATCH});
         }
     }
 }
@@ -119,7 +122,7 @@ static void down_blocks(void *ctx, int job, int64_t begin, int64_t end, int thre
 static void set_costs(moe *m, int64_t n_rows) {
     for (int i = 0; i < m->n_experts; i++) {
         int64_t n = m->experts[i].n;
-        m->jobs[i] = (mf__cpu_job){.n_blocks = mf__cpu_blocks(m->r, n_rows), .cost = 10 + (n > MF_CPU_FEW ? 2 : 3) * n};
+        m->jobs[i] = (mf__cpu_job){.n_blocks = mf__cpu_blocks(m->r, n_rows), .cost = 5 + (n > MF_CPU_FEW ? 2 : 3) * n};
     }
 }
 
@@ -164,10 +167,10 @@ static void add_pairs(moe *m, int32_t id) {
     }
 }
 
-static int common_form(const mf__cpu_run *r, const mf__expert_layout *layout) {
+static mf__cpu_form common_form(const mf__cpu_run *r, const mf__expert_layout *layout) {
     mf__tensor gate = mf__expert_view(layout, MF_PART_GATE, NULL), up = mf__expert_view(layout, MF_PART_UP, NULL);
-    int a = mf__cpu_form(r, &gate), b = mf__cpu_form(r, &up);
-    return a == b ? a : 0;
+    mf__cpu_form form = mf__cpu_form_for(r, &gate);
+    return mf__cpu_same_form(form, mf__cpu_form_for(r, &up)) ? form : (mf__cpu_form){0};
 }
 
 static mf_status set_up(moe *m, mf_error *err) {
@@ -175,8 +178,7 @@ static mf_status set_up(moe *m, mf_error *err) {
     int64_t n = m->max_pairs, wide = m->hidden > m->inner ? m->hidden : m->inner;
     MF__TRY(mf__cpu_prepare_rows(r, mf__cpu_in(r, 0), r->b->n_rows, m->hidden, m->form_in, &m->rows, err));
     MF__TRY(mf__cpu_take_rows(r, m->max_pairs, m->inner, m->form_mid, &m->mid, err));
-    MF__TRY(mf__cpu_take_workspaces(r, wide, &m->first, err));
-    MF__TRY(mf__cpu_take_workspaces(r, wide, &m->second, err));
+    MF__TRY(mf__cpu_take_workspaces(r, wide, &m->workspaces, err));
     m->act = mf__cpu_take(&r->scratch, n * m->inner * 4);
     m->pairs = mf__cpu_take(&r->scratch, n * 4);
     m->in = mf__cpu_take(&r->scratch, n * (int64_t)sizeof *m->in);
@@ -195,7 +197,7 @@ mf_status mf__cpu_experts(mf__cpu_run *r, mf_error *err) {
     m.max_pairs = (int32_t)max_pairs(m.inner, (int64_t)r->b->n_rows * r->op->p.moe.top_k);
     mf__tensor down = mf__expert_view(bank->layout, MF_PART_DOWN, NULL);
     m.form_in = common_form(r, bank->layout);
-    m.form_mid = mf__cpu_form(r, &down);
+    m.form_mid = mf__cpu_form_for(r, &down);
     MF__TRY(set_up(&m, err));
     for (int32_t e = 0; e < bank->n_experts; e++)
         if (bank->blobs[e]) add_pairs(&m, e);

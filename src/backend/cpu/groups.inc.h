@@ -55,6 +55,10 @@ INLINE vf e8m0_halves(vi e) {
     return (vf)(bits | ((vi)(e == 255) & 0x7fc00000));
 }
 
+INLINE int scale_bytes(mf__type type) {
+    return type == MF_TYPE_F32 ? 4 : type == MF_TYPE_BF16 || type == MF_TYPE_F16 ? 2 : 1;
+}
+
 /* WIDTH scales or biases from number `first` on; where there are only n, some numbers follow them. */
 INLINE vf scale_vector(const void *base, mf__type type, int64_t first, int64_t n) {
     if (n > WIDTH) n = WIDTH;

@@ -2,8 +2,8 @@
  * together. */
 #include "backend/cpu/cpu.h"
 
-/* Forms that one input may be needed in: f32, and one per group size. */
-#define MAX_FORMS 4
+/* Forms that one input may be needed in: f32, and two per group size. */
+#define MAX_FORMS 7
 
 typedef struct product {
     const mf__tensor *w;
@@ -26,33 +26,39 @@ int64_t mf__cpu_matmul_scratch(const mf__cpu_kernels *k, int threads, const mf__
 }
 
 /* y [n][rows of W]: the block's columns of the tokens from `first` on. */
-static void store(const product *p, const mf__cpu_block *b, int64_t first, int n, const float *out) {
-    for (int j = 0; j < n; j++, out += b->ld) {
-        float *y = p->y + (first + j) * p->w->n_rows + b->row;
-        for (int i = 0; i < b->n_rows; i++) y[i] = p->bias ? out[i] + p->bias[b->row + i] : out[i];
-    }
+static void store(const mf__cpu_run *r, const product *p, const mf__cpu_block *b, int64_t first, int n, float *out) {
+    for (int j = 0; p->bias && j < n; j++)
+        for (int i = 0; i < b->n_rows; i++) out[j * b->ld + i] += p->bias[b->row + i];
+    r->k->put(&(mf__cpu_put){.from = out,
+                             .to = p->y + first * p->w->n_rows + b->row,
+                             .ld = b->ld,
+                             .stride = p->w->n_rows,
+                             .n = n,
+                             .n_cols = b->n_rows,
+                             .past = r->b->n_rows >= MF_CPU_BATCH});
 }
 
 static void run_blocks(void *ctx, int job, int64_t begin, int64_t end, int thread) {
     const matmul *m = ctx;
     const product *p = &m->products[job];
-    const mf__cpu_rows *x = &m->forms[p->form];
+    const mf__cpu_rows *rows = &m->forms[p->form];
     mf__cpu_workspace *ws = &m->workspaces[thread];
-    for (mf__cpu_block b; begin < end; begin += b.n_blocks) {
-        b = mf__cpu_block_at(m->r, p->w, begin, end, x->group, x->n);
-        mf__cpu_load_block(m->r, &b, x->n, ws);
-        for (int32_t t = 0; t < x->n; t += MF_CPU_BATCH) {
-            int n = x->n - t < MF_CPU_BATCH ? x->n - t : MF_CPU_BATCH;
-            mf__cpu_multiply(m->r, &b, x->vecs + t, n, x->n, ws);
-            store(p, &b, t, n, ws->out);
+    mf__cpu_batch x;
+    for (int32_t t = 0; t < rows->n; t += x.n) {
+        mf__cpu_block b;
+        x = mf__cpu_batch_at(m->r, p->w, rows->form, rows->vecs, t, rows->n, ws);
+        for (int64_t at = begin; at < end; at += b.n_blocks) {
+            b = mf__cpu_block_at(m->r, p->w, at, end, &x);
+            mf__cpu_multiply(m->r, &b, &x, ws, 0);
+            store(m->r, p, &b, t, x.n, ws->out[0]);
         }
     }
 }
 
-static int find_form(matmul *m, int group) {
+static int find_form(matmul *m, mf__cpu_form form) {
     for (int i = 0; i < m->n_forms; i++)
-        if (m->forms[i].group == group) return i;
-    m->forms[m->n_forms] = (mf__cpu_rows){.group = group};
+        if (mf__cpu_same_form(m->forms[i].form, form)) return i;
+    m->forms[m->n_forms] = (mf__cpu_rows){.form = form};
     return m->n_forms++;
 }
 
@@ -66,15 +72,15 @@ mf_status mf__cpu_matmul(mf__cpu_run *r, mf_error *err) {
         p->w = &r->b->weights[op->w[0]];
         p->bias = op->w[1] < 0 ? NULL : r->b->weights[op->w[1]].data;
         p->y = r->b->bufs[op->out[0]];
-        p->form = find_form(&m, mf__cpu_form(r, p->w));
+        p->form = find_form(&m, mf__cpu_form_for(r, p->w));
         mf__tensor row = *p->w;
         row.n_planes = row.n_rows = 1;
         jobs[i].n_blocks = mf__cpu_blocks(r, p->w->n_rows);
-        jobs[i].cost = mf__tensor_bytes(&row) + 1;
+        jobs[i].cost = r->b->n_rows > MF_CPU_FEW ? cols * (m.forms[p->form].form.group ? 2 : 5) : mf__tensor_bytes(&row) + 1;
     }
     for (int i = 0; i < m.n_forms; i++) {
-        int group = m.forms[i].group;
-        MF__TRY(mf__cpu_prepare_rows(r, mf__cpu_in(r, 0), r->b->n_rows, cols, group, &m.forms[i], err));
+        mf__cpu_form form = m.forms[i].form;
+        MF__TRY(mf__cpu_prepare_rows(r, mf__cpu_in(r, 0), r->b->n_rows, cols, form, &m.forms[i], err));
     }
     MF__TRY(mf__cpu_take_workspaces(r, cols, &m.workspaces, err));
     mf__cpu_share(r->pool, jobs, r->n_ops, run_blocks, &m);

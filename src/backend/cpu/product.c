@@ -17,13 +17,16 @@ static mf_status no_scratch(const mf__cpu_run *r, mf_error *err) {
                     r->g->name);
 }
 
-int mf__cpu_form(const mf__cpu_run *r, const mf__tensor *w) {
-    return (w->type == MF_TYPE_AFFINE || w->type == MF_TYPE_MXFP4) && !r->exact ? w->group : 0;
+mf__cpu_form mf__cpu_form_for(const mf__cpu_run *r, const mf__tensor *w) {
+    if ((w->type != MF_TYPE_AFFINE && w->type != MF_TYPE_MXFP4) || r->exact) return (mf__cpu_form){0};
+    return (mf__cpu_form){.group = w->group, .pairs = mf__cpu_pairs(w, r->k->lanes)};
 }
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
 #define MIN_GROUP 32
+#define PACKED_BYTES (512 << 10)
+#define LEAST_BATCH 32
 
 static int64_t padded(int64_t cols) {
     return (cols + MF_CPU_PAD - 1) / MF_CPU_PAD * MF_CPU_PAD;
@@ -35,30 +38,26 @@ static int64_t padded_groups(int64_t groups) {
 }
 
 int64_t mf__cpu_rows_bytes(int64_t n, int64_t cols) {
-    return mf__cpu_round(n * (int64_t)sizeof(mf__cpu_vec)) + 2 * mf__cpu_round(MF_CPU_PLANES * n * padded(cols)) +
-           mf__cpu_round((1 + MF_CPU_PLANES) * n * padded_groups(cols / MIN_GROUP) * 4);
+    return mf__cpu_round(n * (int64_t)sizeof(mf__cpu_vec)) + mf__cpu_round(MF_CPU_PLANES * n * padded(cols)) +
+           mf__cpu_round(2 * n * padded_groups(cols / MIN_GROUP) * 4);
 }
 
-mf_status mf__cpu_take_rows(mf__cpu_run *r, int32_t n, int64_t cols, int group, mf__cpu_rows *out, mf_error *err) {
-    *out = (mf__cpu_rows){.n = n, .cols = cols, .group = group};
+mf_status mf__cpu_take_rows(mf__cpu_run *r, int32_t n, int64_t cols, mf__cpu_form form, mf__cpu_rows *out,
+                            mf_error *err) {
+    *out = (mf__cpu_rows){.n = n, .cols = cols, .form = form};
     out->vecs = mf__cpu_take(&r->scratch, n * (int64_t)sizeof *out->vecs);
     if (!out->vecs) return no_scratch(r, err);
     memset(out->vecs, 0, (size_t)n * sizeof *out->vecs);
-    if (!group) return MF_OK;
-    int64_t groups = padded_groups(cols / group);
-    int64_t bytes = padded(cols);
+    if (!form.group) return MF_OK;
+    int64_t groups = padded_groups(cols / form.group), bytes = padded(cols);
     int8_t *q = mf__cpu_take(&r->scratch, MF_CPU_PLANES * n * bytes);
-    int8_t *split = mf__cpu_take(&r->scratch, MF_CPU_PLANES * n * bytes);
-    float *scale = mf__cpu_take(&r->scratch, (1 + MF_CPU_PLANES) * n * groups * 4);
-    if (!q || !split || !scale) return no_scratch(r, err);
+    float *scale = mf__cpu_take(&r->scratch, 2 * n * groups * 4);
+    if (!q || !scale) return no_scratch(r, err);
     for (int32_t t = 0; t < n; t++) {
         mf__cpu_vec *v = &out->vecs[t];
-        v->split = split + MF_CPU_PLANES * t * bytes;
-        v->scale = scale + (1 + MF_CPU_PLANES) * t * groups;
-        for (int k = 0; k < MF_CPU_PLANES; k++) {
-            v->q[k] = q + (MF_CPU_PLANES * t + k) * bytes;
-            v->sum[k] = v->scale + (1 + k) * groups;
-        }
+        for (int k = 0; k < MF_CPU_PLANES; k++) v->q[k] = q + (MF_CPU_PLANES * t + k) * bytes;
+        v->scale = scale + 2 * t * groups;
+        v->sum = v->scale + groups;
     }
     return MF_OK;
 }
@@ -72,17 +71,17 @@ static void quant_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const quant_job *job = ctx;
     const mf__cpu_rows *rows = job->rows;
     (void)thread;
-    for (int64_t t = begin; t < end; t++) job->r->k->quant_row(rows->cols, rows->group, &rows->vecs[t]);
+    for (int64_t t = begin; t < end; t++) job->r->k->quant_row(&rows->form, rows->cols, &rows->vecs[t]);
 }
 
 void mf__cpu_quant_rows(const mf__cpu_run *r, const mf__cpu_rows *rows) {
     quant_job job = {.r = r, .rows = rows};
-    if (rows->group) mf__pool_run(rows->n * rows->cols < 16384 ? NULL : r->pool, quant_rows, &job, rows->n);
+    if (rows->form.group) mf__pool_run(rows->n * rows->cols < 16384 ? NULL : r->pool, quant_rows, &job, rows->n);
 }
 
-mf_status mf__cpu_prepare_rows(mf__cpu_run *r, const float *x, int32_t n, int64_t cols, int group, mf__cpu_rows *out,
-                               mf_error *err) {
-    MF__TRY(mf__cpu_take_rows(r, n, cols, group, out, err));
+mf_status mf__cpu_prepare_rows(mf__cpu_run *r, const float *x, int32_t n, int64_t cols, mf__cpu_form form,
+                               mf__cpu_rows *out, mf_error *err) {
+    MF__TRY(mf__cpu_take_rows(r, n, cols, form, out, err));
     for (int32_t t = 0; t < n; t++) out->vecs[t].x = x + t * cols;
     mf__cpu_quant_rows(r, out);
     return MF_OK;
@@ -95,9 +94,20 @@ static int64_t tile_stride(int64_t cols) {
     return cols + 16;
 }
 
+/* Tokens of a batch, packed for tiles: as many as half of a second cache holds. */
+static int64_t batch_tokens(int64_t cols) {
+    int64_t fit = PACKED_BYTES / MF_CPU_PACKED_BYTES(cols, cols / MIN_GROUP);
+    return fit < LEAST_BATCH ? LEAST_BATCH : fit < MF_CPU_BATCH ? fit : MF_CPU_BATCH;
+}
+
+static int64_t packed_batch_bytes(int64_t cols) {
+    return batch_tokens(cols) * MF_CPU_PACKED_BYTES(cols, cols / MIN_GROUP);
+}
+
 static int64_t workspace_bytes(const mf__cpu_kernels *k, int64_t cols) {
     return mf__cpu_round(k->lanes * padded(cols)) + 2 * mf__cpu_round(cols / MIN_GROUP * k->lanes * 4) +
-           mf__cpu_round(k->lanes * tile_stride(cols) * 4) + mf__cpu_round(MF_CPU_BATCH * k->lanes * 4);
+           mf__cpu_round(k->lanes * tile_stride(cols) * 4) + mf__cpu_round(packed_batch_bytes(cols)) +
+           2 * mf__cpu_round(MF_CPU_BATCH * k->lanes * 4);
 }
 
 int64_t mf__cpu_workspaces_bytes(const mf__cpu_kernels *k, int threads, int64_t cols) {
@@ -114,47 +124,51 @@ mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspac
         ws->tile.scales = mf__cpu_take(&r->scratch, cols / MIN_GROUP * lanes * 4);
         ws->tile.biases = mf__cpu_take(&r->scratch, cols / MIN_GROUP * lanes * 4);
         ws->tile.w = mf__cpu_take(&r->scratch, lanes * ws->tile.stride * 4);
-        ws->out = mf__cpu_take(&r->scratch, MF_CPU_BATCH * lanes * 4);
-        if (!ws->out) *out = NULL; /* the last one: it is missing if any is */
+        ws->packed = mf__cpu_take(&r->scratch, packed_batch_bytes(cols));
+        for (int k = 0; k < 2; k++) ws->out[k] = mf__cpu_take(&r->scratch, MF_CPU_BATCH * lanes * 4);
+        if (!ws->out[1]) *out = NULL; /* the last one: it is missing if any is */
     }
     return *out ? MF_OK : no_scratch(r, err);
 }
 
-/* Rows of sequences apart are multiplied one by one, as a single one is. */
-static bool tiled(const mf__cpu_run *r, int64_t n) {
-    return n > MF_CPU_FEW && !r->b->apart;
+/* Whether int8 products decode tiles. Rows of sequences apart are multiplied one by one, as a single one is. */
+static bool tiled(const mf__cpu_run *r, const mf__cpu_batch *x) {
+    return x->all > MF_CPU_FEW && !r->b->apart;
 }
 
-mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end, int group,
-                               int64_t n) {
-    int64_t most = group && n <= MF_CPU_BATCH && !tiled(r, n) ? MF_CPU_BATCH / n : 1;
+mf__cpu_batch mf__cpu_batch_at(const mf__cpu_run *r, const mf__tensor *w, mf__cpu_form form, const mf__cpu_vec *x,
+                               int64_t at, int64_t all, mf__cpu_workspace *ws) {
+    int64_t most = batch_tokens(w->n_cols), left = all - at, batches = (left + most - 1) / most;
+    int64_t n = (left + batches - 1) / batches;
+    mf__cpu_batch batch = {.x = x + at, .n = (int)n, .all = all, .form = form};
+    if (form.group && tiled(r, &batch)) r->k->pack_int8(w, batch.x, batch.n, ws->packed);
+    return batch;
+}
+
+mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end,
+                               const mf__cpu_batch *x) {
+    int64_t most = x->form.group && !tiled(r, x) ? MF_CPU_BATCH / x->n : 1;
     int n_blocks = (int)(most < end - begin ? most : end - begin), n_rows = n_blocks * r->k->lanes;
     int64_t row = begin * r->k->lanes, left = w->n_rows - row;
-    return (mf__cpu_block){.w = w,
-                           .row = row,
-                           .n_rows = left < n_rows ? (int)left : n_rows,
-                           .group = group,
-                           .n_blocks = n_blocks,
-                           .ld = n_rows};
+    return (mf__cpu_block){
+        .w = w, .row = row, .n_rows = left < n_rows ? (int)left : n_rows, .n_blocks = n_blocks, .ld = n_rows};
 }
 
-void mf__cpu_load_block(const mf__cpu_run *r, const mf__cpu_block *b, int64_t n, mf__cpu_workspace *ws) {
-    if (b->group && tiled(r, n)) r->k->tile_int8(b->w, b->row, b->n_rows, &ws->tile);
-    if (b->group) return;
-    ws->tile.cols = b->w->n_cols;
-    for (int i = 0; i < b->n_rows; i++) r->k->decode_row(b->w, b->row + i, ws->tile.w + i * ws->tile.stride);
-}
-
-void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cpu_vec *x, int n, int64_t all,
-                      mf__cpu_workspace *ws) {
-    if (!b->group)
-        r->k->many_f32(&ws->tile, b->n_rows, x, n, ws->out);
-    else if (tiled(r, all))
-        r->k->many_int8(&ws->tile, x, n, r->b->n_rows > MF_CPU_LONG ? 1 : 2, ws->out);
-    else
-        for (int j = 0, few = r->b->apart ? 1 : MF_CPU_FEW; j < n; j += few)
-            r->k->rows_int8(b->w, b->row, b->n_rows, x + j, n - j < few ? n - j : few, ws->out + (int64_t)j * b->ld,
-                            b->ld);
+void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cpu_batch *x, mf__cpu_workspace *ws,
+                      int k) {
+    float *out = ws->out[k];
+    if (!x->form.group) {
+        ws->tile.cols = b->w->n_cols;
+        for (int i = 0; i < b->n_rows; i++) r->k->decode_row(b->w, b->row + i, ws->tile.w + i * ws->tile.stride);
+        r->k->many_f32(&ws->tile, b->n_rows, x->x, x->n, out);
+    } else if (tiled(r, x)) {
+        r->k->tile_int8(b->w, b->row, b->n_rows, &ws->tile);
+        r->k->many_int8(&ws->tile, ws->packed, x->n, out);
+    } else {
+        for (int j = 0, few = r->b->apart ? 1 : MF_CPU_FEW; j < x->n; j += few)
+            r->k->rows_int8(b->w, b->row, b->n_rows, x->x + j, x->n - j < few ? x->n - j : few,
+                            out + (int64_t)j * b->ld, b->ld);
+    }
 }
 
 /* ---- sharing out ------------------------------------------------------------------------------------------------- */

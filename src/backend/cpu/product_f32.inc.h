@@ -7,8 +7,10 @@
 
 /* Sums along the row, in two vectors each. */
 INLINE void dots(const float *w, int64_t stride, int64_t cols, int n_rows, const mf__cpu_vec *x, int n, float *y) {
-    vf sum[BLOCK][BLOCK] = {{{0}}};
+    vf sum[BLOCK][BLOCK];
     int64_t c = 0;
+    for (int i = 0; i < n_rows; i++)
+        for (int j = 0; j < n; j++) sum[i][j] = (vf){0};
     for (; c + WIDTH <= cols; c += WIDTH) {
         vf v[BLOCK];
         for (int j = 0; j < n; j++) v[j] = load_f(x[j].x + c);

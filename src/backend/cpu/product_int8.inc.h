@@ -1,14 +1,21 @@
-/* Products of weights in groups with activations in planes of bytes; compiled once per instruction set.
+/* Products of weights in groups with activations in two planes of bytes; compiled once per instruction set.
  *
  *   y = sum over groups of  scale * x_scale * (sum of code * q)  +  bias * x_sum
  *
  * with x ~ x_scale * q and x_sum the sum of those: the rounding of x then meets the weight itself, code * scale + bias,
- * and not its two large parts one by one. q = 2^12 q[0] + 2^5 q[1] + q[2], or without the last planes; codes are
- * unsigned, the planes within +-127, +-64 and +-16. Sums of a plane are exact. */
+ * and not its two large parts one by one. q = 2^7 q[0] + q[1]; codes are unsigned, the planes within +-127 and +-64, their
+ * sums exact. */
 #include "backend/cpu/groups.inc.h"
 
 #define AHEAD 2048 /* bytes at least that are fetched before they are used */
 #define MAX_SUMS 4 /* of rows and tokens at once */
+#define LINE 64    /* bytes that are fetched at once */
+#define SOME 32    /* columns that are in the same place for every tile: the smallest group */
+#if defined __AVX2__ && !defined __AVX512F__
+#define TOKENS 4 /* whose sums with a tile are in registers at the same time */
+#else
+#define TOKENS 8
+#endif
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
@@ -17,65 +24,85 @@ INLINE vi round_to_int(vf x) {
     return (vi)(x + 0x1.8p23f);
 }
 
-enum { BITS_1 = 7, BITS_2 = 5 };                      /* of the second plane and of the third */
-enum { MOST = 127 * 4096 + 2047 };                    /* the largest q, so that its first plane is 127 */
-static const int UNIT[MF_CPU_PLANES] = {4096, 32, 1}; /* of the last of one, two, three planes */
+enum { LOW_BITS = 7, LOW = 1 << LOW_BITS, MOST = 127 * LOW + LOW / 2 - 1 }; /* MOST: the largest q */
 
 INLINE void store_i8(int8_t *p, vi v) {
     vi8_narrow narrow = __builtin_convertvector(v, vi8_narrow);
     memcpy(p, &narrow, sizeof narrow);
 }
 
-static void SET(quant_row)(int64_t cols, int group, const mf__cpu_vec *v) {
+typedef uint16_t vu16 __attribute__((vector_size(4 * WIDTH)));
+typedef uint8_t vu8_half __attribute__((vector_size(2 * WIDTH)));
+
+/* 2 * CHUNK columns: the even ones, then the odd ones. */
+INLINE void part_pairs(int8_t *q) {
+    vu16 pairs[2];
+    memcpy(pairs, q, sizeof pairs);
+    for (int i = 0; i < 2; i++) {
+        vu8_half even = __builtin_convertvector(pairs[i], vu8_half), odd = __builtin_convertvector(pairs[i] >> 8, vu8_half);
+        memcpy(q + i * CHUNK / 2, &even, sizeof even);
+        memcpy(q + CHUNK + i * CHUNK / 2, &odd, sizeof odd);
+    }
+}
+
+/* One group of x, peak its largest size. */
+INLINE void quant_group(const float *x, int group, float peak, const mf__cpu_vec *v, int64_t g) {
+    float inverse = peak > 1e-30f ? MOST / peak : 0, scale = peak / MOST; /* below, the quotient is no number */
+    vi highs = {0}, lows = {0};
+    for (int i = 0; i < group; i += WIDTH) {
+        vi q = round_to_int(load_f(x + i) * inverse) - round_to_int((vf){0});
+        vi high = (q + LOW / 2) >> LOW_BITS, low = q - (high << LOW_BITS);
+        store_i8(v->q[0] + g * group + i, high);
+        store_i8(v->q[1] + g * group + i, low);
+        highs += high;
+        lows += low;
+    }
+    /* both sums are small: exact as floats */
+    float sum = sum_lanes(__builtin_convertvector(highs, vf)) * LOW + sum_lanes(__builtin_convertvector(lows, vf));
+    v->scale[g] = scale;
+    v->sum[g] = scale * sum;
+}
+
+static void SET(quant_row)(const mf__cpu_form *form, int64_t cols, const mf__cpu_vec *v) {
+    int group = form->group;
     for (int64_t g = 0; g < cols / group; g++) {
         const float *x = v->x + g * group;
         vf most = {0};
-        vi total[MF_CPU_PLANES] = {{0}};
         for (int i = 0; i < group; i += WIDTH) {
             vf f = load_f(x + i);
             most = max_of(most, max_of(f, -f));
         }
-        float peak = 0;
-        for (int i = 0; i < WIDTH; i++) peak = most[i] > peak ? most[i] : peak;
-        float inverse = peak > 1e-30f ? MOST / peak : 0; /* below, the quotient is no number */
-        for (int i = 0; i < group; i += WIDTH) {
-            vi rest = round_to_int(load_f(x + i) * inverse) - round_to_int((vf){0});
-            for (int k = 0; k < MF_CPU_PLANES; k++) {
-                vi part = (rest + UNIT[k] / 2) >> __builtin_ctz((unsigned)UNIT[k]);
-                store_i8(v->q[k] + g * group + i, part);
-                total[k] += part;
-                rest -= part * UNIT[k];
-            }
-        }
-        v->scale[g] = peak / MOST;
-        for (int k = 0, sum = 0; k < MF_CPU_PLANES; k++) {
-            for (int i = 0; i < WIDTH; i++) sum += total[k][i] * UNIT[k];
-            v->sum[k][g] = v->scale[g] * (float)sum;
-        }
+        quant_group(x, group, max_lanes(most), v, g);
     }
-    for (int64_t g = cols / group; g % MF_CPU_MAX_LANES; g++) {
-        v->scale[g] = 0;
-        for (int k = 0; k < MF_CPU_PLANES; k++) v->sum[k][g] = 0;
-    }
-    for (int p = 0; p < MF_CPU_PLANES; p++) {
-        memset(v->q[p] + cols, 0, (size_t)((MF_CPU_PAD - cols % MF_CPU_PAD) % MF_CPU_PAD));
-        for (int64_t c = 0; c < cols; c += 2 * CHUNK) {
-            const int8_t *from = v->q[p] + c;
-            int8_t *even = v->split + MF_CPU_PLANES * c + p * 2 * CHUNK, *odd = even + CHUNK;
-            for (int i = 0; i < CHUNK; i++) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
-        }
+    for (int64_t g = cols / group; g % MF_CPU_MAX_LANES; g++) v->scale[g] = v->sum[g] = 0;
+    for (int k = 0; k < MF_CPU_PLANES; k++) {
+        memset(v->q[k] + cols, 0, (size_t)((MF_CPU_PAD - cols % MF_CPU_PAD) % MF_CPU_PAD));
+        for (int64_t c = 0; c < cols && form->pairs; c += 2 * CHUNK) part_pairs(v->q[k] + c);
     }
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* values [row + i][groups] -> out [groups][WIDTH] */
+/* values [row + i][groups] -> out [groups][WIDTH]; those of the next tile are fetched */
 INLINE void tile_scales(const mf__tensor *w, const void *values, int64_t row, int n, float *out) {
     int64_t groups = w->n_cols / w->group;
-    for (int64_t g = 0; g < groups; g += WIDTH) {
-        vi square[WIDTH] = {{0}};
-        for (int i = 0; i < n; i++)
-            square[i] = (vi)scale_vector(values, w->scale_type, (row + i) * groups + g, groups - g);
+    const char *next = (const char *)values + (row + n) * groups * scale_bytes(w->scale_type);
+    for (int64_t i = 0; i < n * groups * scale_bytes(w->scale_type); i += LINE) __builtin_prefetch(next + i);
+    int64_t g = 0;
+    for (; w->scale_type == MF_TYPE_BF16 && groups - g >= 2 * WIDTH; g += 2 * WIDTH) { /* two in each lane */
+        vi square[WIDTH];
+        for (int i = 0; i < WIDTH; i++)
+            square[i] = i < n ? (vi)load_i8((const int8_t *)values + 2 * ((row + i) * groups + g)) : (vi){0};
+        transpose(square);
+        for (int i = 0; i < WIDTH; i++) {
+            store_f(out + (g + 2 * i) * WIDTH, (vf)(square[i] << 16));
+            store_f(out + (g + 2 * i + 1) * WIDTH, (vf)(square[i] >> 16 << 16));
+        }
+    }
+    for (; g < groups; g += WIDTH) {
+        vi square[WIDTH];
+        for (int i = 0; i < WIDTH; i++)
+            square[i] = i < n ? (vi)scale_vector(values, w->scale_type, (row + i) * groups + g, groups - g) : (vi){0};
         transpose(square);
         for (int i = 0; i < WIDTH && i < groups - g; i++) memcpy(out + (g + i) * WIDTH, &square[i], sizeof *square);
     }
@@ -90,22 +117,39 @@ INLINE void code_square(const uint8_t *p, int64_t row_bytes, int n, int m, int w
     for (int i = 0; i < m / 4; i++) memcpy(out + i * CHUNK, &square[i], sizeof *square);
 }
 
+/* 2 * CHUNK columns of four bits, eight in each lane: they stay packed. */
+INLINE void nibble_square(const uint8_t *p, int64_t row_bytes, int n, uint8_t *out) {
+    vi square[WIDTH];
+    for (int i = 0; i < WIDTH; i++) square[i] = i < n ? (vi)load_i8((const int8_t *)p + i * row_bytes) : (vi){0};
+    transpose(square);
+    for (int i = 0; i < WIDTH; i++) memcpy(out + i * CHUNK, &square[i], sizeof *square);
+}
+
 INLINE void tile_codes(const mf__tensor *w, int64_t row, int n, int width, uint8_t *out) {
     int64_t bits = bits_of(width), row_bytes = w->n_cols / 8 * bits;
     const uint8_t *p = (const uint8_t *)w->data + row * row_bytes;
-    for (int64_t c = 0; c < w->n_cols; c += CHUNK, p += CHUNK / 8 * bits, out += CHUNK * WIDTH) {
-        for (int i = 0; i < n; i++) __builtin_prefetch(p + (WIDTH + i) * row_bytes); /* of the next tile */
+    if (width == 4 && mf__cpu_pairs(w, WIDTH)) {
+        for (int64_t c = 0; c < w->n_cols; c += 2 * CHUNK, p += CHUNK, out += CHUNK * WIDTH)
+            if (n == WIDTH)
+                nibble_square(p, row_bytes, WIDTH, out);
+            else
+                nibble_square(p, row_bytes, n, out);
+        return;
+    }
+    for (int64_t c = 0; c < w->n_cols; c += CHUNK, p += CHUNK / 8 * bits, out += CHUNK * WIDTH)
         if (n == WIDTH && w->n_cols - c >= CHUNK)
             code_square(p, row_bytes, WIDTH, CHUNK, width, out);
         else
             code_square(p, row_bytes, n, w->n_cols - c < CHUNK ? (int)(w->n_cols - c) : CHUNK, width, out);
-    }
 }
 
 static void SET(tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile *out) {
+    int64_t row_bytes = w->n_cols / 8 * bits_of(width_of(w)), left = w->n_rows - row - n;
     out->cols = w->n_cols;
     out->group = w->group;
-    out->wide = w->bits == 8;
+    out->kind = mf__cpu_pairs(w, WIDTH) ? MF_CPU_NIBBLES : w->bits == 8 ? MF_CPU_BYTES : MF_CPU_SMALL_BYTES;
+    out->next = (const uint8_t *)w->data + (row + n) * row_bytes;
+    out->next_bytes = (left < WIDTH ? left : WIDTH) * row_bytes;
     tile_scales(w, w->scales, row, n, out->scales);
     if (has_biases(w))
         tile_scales(w, w->biases, row, n, out->biases);
@@ -117,11 +161,6 @@ static void SET(tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile
 }
 
 /* ---- a few tokens: sums along the row --------------------------------------------------------------------------- */
-
-/* One token waits for memory anyway. */
-INLINE int planes_for(int n) {
-    return n == 1 ? MF_CPU_PLANES : 2;
-}
 
 /* A walk along a few rows of W at once. They are read side by side, and fetched one after the other: a processor looks
  * ahead along one line by itself, but not along four. */
@@ -152,7 +191,6 @@ static __attribute__((noinline)) void any_scales(const mf__tensor *w, int64_t fi
  * acc. */
 INLINE void walk_scales(walk *at, const mf__tensor *w, int n_rows, int64_t g, int m, const mf__cpu_vec *x, int n,
                         vf *scaled, vf *acc) {
-    int planes = planes_for(n);
     vf s[MAX_SUMS], b[MAX_SUMS];
     if (w->scale_type == MF_TYPE_BF16 && w->biases) { /* what most files have */
         const uint16_t *scales = (const uint16_t *)w->scales + at->group,
@@ -167,15 +205,14 @@ INLINE void walk_scales(walk *at, const mf__tensor *w, int n_rows, int64_t g, in
     at->group += m;
     for (int r = 0; r < n_rows; r++)
         for (int j = 0; j < n; j++) {
-            scaled[r * n + j] = s[r] * (load_f(x[j].scale + g) * (float)UNIT[planes - 1]);
-            acc[r * n + j] = fma_of(b[r], load_f(x[j].sum[planes - 1] + g), acc[r * n + j]);
+            scaled[r * n + j] = s[r] * load_f(x[j].scale + g);
+            acc[r * n + j] = fma_of(b[r], load_f(x[j].sum + g), acc[r * n + j]);
         }
 }
 
-/* The sums of some planes as one, in units of the last. */
-INLINE vf join(const vi *sums, int planes) {
-    vf two = __builtin_convertvector((sums[0] << BITS_1) + sums[1], vf);
-    return planes == 2 ? two : fma_of(two, splat(1 << BITS_2), __builtin_convertvector(sums[2], vf));
+/* The sums of both planes as one. */
+INLINE vf join(const vi *sums) {
+    return __builtin_convertvector((sums[0] << LOW_BITS) + sums[1], vf);
 }
 
 /* 0 in the lower half of the lanes, 1 in the upper. */
@@ -190,7 +227,7 @@ INLINE vi first_pair(void) {
 INLINE void nibble_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_rows, const mf__cpu_vec *x, int n,
                         bool two, vf *acc) {
     walk at = walk_from(w, groups, row, n_rows, 4);
-    int vectors = two ? 1 : w->group / (2 * CHUNK), planes = planes_for(n);
+    int vectors = two ? 1 : w->group / (2 * CHUNK);
     int64_t c = 0;
     for (int64_t g = 0; g < at.groups; g += WIDTH) {
         int m = at.groups - g < WIDTH ? (int)(at.groups - g) : WIDTH;
@@ -206,13 +243,10 @@ INLINE void nibble_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_
                     low = packed & 15;
                     high = packed >> 4;
                     for (int j = 0; j < n; j++) {
-                        const int8_t *q = x[j].split + MF_CPU_PLANES * c;
                         vf *sum = &acc[r * n + j];
-                        vi codes = {0};
-                        for (int k = 0; k < planes; k++, q += 2 * CHUNK) {
-                            codes <<= k == 0 ? 0 : k == 1 ? BITS_1 : BITS_2; /* far from overflow: codes are small */
-                            codes = dot4(dot4(codes, low, load_i8(q), 4), high, load_i8(q + CHUNK), 4);
-                        }
+                        const int8_t *q = x[j].q[0] + c, *q_low = x[j].q[1] + c;
+                        vi codes = dot4(dot4((vi){0}, low, load_i8(q), 4), high, load_i8(q + CHUNK), 4) << LOW_BITS;
+                        codes = dot4(dot4(codes, low, load_i8(q_low), 4), high, load_i8(q_low + CHUNK), 4);
                         *sum = fma_of(__builtin_convertvector(codes, vf), pick(scaled[r * n + j], lane), *sum);
                     }
                 }
@@ -223,7 +257,7 @@ INLINE void nibble_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_
 INLINE void vector_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_rows, const mf__cpu_vec *x, int n,
                         int width, vf *acc) {
     walk at = walk_from(w, groups, row, n_rows, width);
-    int step = CHUNK / 8 * bits_of(width), planes = planes_for(n); /* step: bytes of a vector of codes */
+    int step = CHUNK / 8 * bits_of(width); /* bytes of a vector of codes */
     int64_t c = 0;
     for (int64_t g = 0; g < at.groups; g += WIDTH) {
         int m = at.groups - g < WIDTH ? (int)(at.groups - g) : WIDTH;
@@ -233,16 +267,16 @@ INLINE void vector_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_
         for (int i = 0; i < m; i++, lane += 1) {
             vi sums[MAX_SUMS][MF_CPU_PLANES];
             for (int s = 0; s < n_rows * n; s++)
-                for (int k = 0; k < planes; k++) sums[s][k] = (vi){0};
+                for (int k = 0; k < MF_CPU_PLANES; k++) sums[s][k] = (vi){0};
             for (int v = 0; v < w->group; v += CHUNK, c += CHUNK, at.p += step)
                 for (int r = 0; r < n_rows; r++, at.ahead += step) {
                     vu8 codes = codes_at(at.p + r * at.row_bytes, width, step);
                     if (n_rows > 1) __builtin_prefetch(at.ahead);
                     for (int j = 0; j < n; j++)
-                        for (int k = 0; k < planes; k++)
+                        for (int k = 0; k < MF_CPU_PLANES; k++)
                             sums[r * n + j][k] = dot4(sums[r * n + j][k], codes, load_i8(x[j].q[k] + c), width);
                 }
-            for (int k = 0; k < n_rows * n; k++) acc[k] = fma_of(join(sums[k], planes), pick(scaled[k], lane), acc[k]);
+            for (int k = 0; k < n_rows * n; k++) acc[k] = fma_of(join(sums[k]), pick(scaled[k], lane), acc[k]);
         }
     }
 }
@@ -251,7 +285,7 @@ INLINE void vector_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_
 INLINE void half_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_rows, const mf__cpu_vec *x, int n,
                       int width, vf *acc) {
     walk at = walk_from(w, groups, row, n_rows, width);
-    int step = CHUNK / 8 * bits_of(width), planes = planes_for(n);
+    int step = CHUNK / 8 * bits_of(width);
     int64_t c = 0;
     for (int64_t g = 0; g < at.groups; g += WIDTH) {
         int m = at.groups - g < WIDTH ? (int)(at.groups - g) : WIDTH;
@@ -265,8 +299,8 @@ INLINE void half_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_ro
                 for (int j = 0; j < n; j++) {
                     vi sums[MF_CPU_PLANES];
                     vf *sum = &acc[r * n + j];
-                    for (int k = 0; k < planes; k++) sums[k] = dot4((vi){0}, codes, load_i8(x[j].q[k] + c), width);
-                    *sum = fma_of(join(sums, planes), pick(scaled[r * n + j], pair), *sum);
+                    for (int k = 0; k < MF_CPU_PLANES; k++) sums[k] = dot4((vi){0}, codes, load_i8(x[j].q[k] + c), width);
+                    *sum = fma_of(join(sums), pick(scaled[r * n + j], pair), *sum);
                 }
             }
     }
@@ -278,9 +312,9 @@ INLINE void some_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_ro
                       int width, float *y, int64_t ld) {
     vf acc[MAX_SUMS];
     for (int i = 0; i < n_rows * n; i++) acc[i] = (vf){0};
-    if (width == 4 && w->group > CHUNK)
+    if (width == 4 && mf__cpu_pairs(w, WIDTH) && w->group > CHUNK)
         nibble_rows(w, groups, row, n_rows, x, n, false, acc);
-    else if (width == 4 && w->group == CHUNK && w->n_cols % (2 * CHUNK) == 0)
+    else if (width == 4 && mf__cpu_pairs(w, WIDTH))
         nibble_rows(w, groups, row, n_rows, x, n, true, acc);
     else if (w->group >= CHUNK)
         vector_rows(w, groups, row, n_rows, x, n, width, acc);
@@ -328,63 +362,123 @@ static void SET(rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, con
 
 /* ---- a tile: a row in each lane ---------------------------------------------------------------------------------- */
 
-#define TOKENS 8 /* whose sums are in registers at the same time */
+/* n tokens in runs of equal length: a short one at the end would wait for its own sums. The next of n. */
+INLINE int next_run(int n) {
+    int runs = (n + TOKENS - 1) / TOKENS;
+    return (n + runs - 1) / runs;
+}
 
-INLINE void tile_tokens(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, int planes, int bits, float *y) {
-    vf total[TOKENS] = {{0}};
+/* SOME columns of plane k of a token, from column c on; of pairs the even ones come first. */
+INLINE void pack_some(const mf__cpu_vec *x, int k, int64_t c, bool pairs, int8_t *out) {
+    int64_t in_block = c % (2 * CHUNK);
+    const int8_t *first = x->q[k] + (pairs ? c - in_block + in_block / 2 : c);
+    memcpy(out, first, SOME / 2);
+    memcpy(out + SOME / 2, first + (pairs ? CHUNK : SOME / 2), SOME / 2);
+}
+
+/* [runs][groups]: [group / SOME][planes][tokens][SOME] values, [tokens] scales, [tokens] sums */
+static void SET(pack_int8)(const mf__tensor *w, const mf__cpu_vec *x, int n, int8_t *out) {
+    bool pairs = mf__cpu_pairs(w, WIDTH);
     int group = w->group;
-    for (int64_t g = 0; g < w->cols / group; g++) {
-        vi sums[TOKENS] = {{0}};
-        for (int k = 0; k < planes; k++) {
-            for (int64_t c = g * group; c < (g + 1) * group; c += 4) {
-                vu8 four;
-                memcpy(&four, w->codes + c * WIDTH, sizeof four);
-                for (int j = 0; j < n; j++) sums[j] = dot4(sums[j], four, splat4(x[j].q[k] + c), bits);
+    for (int run; n > 0; n -= run, x += run) {
+        run = next_run(n);
+        for (int64_t g = 0; g < w->n_cols / group; g++) {
+            for (int64_t c = g * group; c < (g + 1) * group; c += SOME)
+                for (int k = 0; k < MF_CPU_PLANES; k++)
+                    for (int j = 0; j < run; j++, out += SOME) pack_some(&x[j], k, c, pairs, out);
+            float *scales = (float *)(void *)out, *sums = scales + run;
+            for (int j = 0; j < run; j++) {
+                scales[j] = x[j].scale[g];
+                sums[j] = x[j].sum[g];
             }
-            for (int j = 0; j < n && k + 1 < planes; j++) sums[j] <<= BITS_1;
+            out += 2 * run * (int)sizeof(float);
         }
-        vf scale = load_f(w->scales + g * WIDTH) * (float)UNIT[planes - 1], bias = load_f(w->biases + g * WIDTH);
-        for (int j = 0; j < n; j++) {
-            total[j] = fma_of(__builtin_convertvector(sums[j], vf), scale * x[j].scale[g], total[j]);
-            total[j] = fma_of(bias, splat(x[j].sum[planes - 1][g]), total[j]);
+    }
+}
+
+#ifndef OWN_DOT4_AT
+INLINE vi dot4_at(vi acc, vu8 w, const int8_t *x, int bits) { /* dot4 with the same four values in every lane */
+    return dot4(acc, w, splat4(x), bits);
+}
+#endif
+
+/* The sums of n tokens and a vector of codes, with which column c of SOME begins. */
+INLINE void add_codes(vi (*sums)[TOKENS], vu8 codes, const int8_t *x, int n, int c, int bits) {
+    for (int k = 0; k < MF_CPU_PLANES; k++)
+        for (int j = 0; j < n; j++) sums[k][j] = dot4_at(sums[k][j], codes, x + (k * n + j) * SOME + c, bits);
+}
+
+/* What is needed next is fetched meanwhile, `lines` in each group. */
+INLINE void tile_tokens(const mf__cpu_tile *w, const int8_t *x, int n, int kind, const uint8_t *next, int lines,
+                        float *y) {
+    const uint8_t *p = w->codes;
+    vf total[TOKENS];
+    vi sums[MF_CPU_PLANES][TOKENS];
+    for (int j = 0; j < n; j++) total[j] = (vf){0};
+    for (int64_t g = 0; g < w->cols / w->group; g++) {
+        for (int i = 0; i < lines; i++, next += LINE) __builtin_prefetch(next, 0, 2);
+        for (int j = 0; j < n; j++) sums[0][j] = sums[1][j] = (vi){0};
+        for (int i = 0; i < w->group; i += SOME, x += MF_CPU_PLANES * n * SOME)
+            for (int c = 0; c < SOME; c += kind == MF_CPU_NIBBLES ? 8 : 4, p += CHUNK) {
+                vu8 codes;
+                memcpy(&codes, p, sizeof codes);
+                if (kind == MF_CPU_NIBBLES) {
+                    add_codes(sums, codes & 15, x, n, c / 2, 4);
+                    add_codes(sums, codes >> 4, x, n, SOME / 2 + c / 2, 4);
+                } else {
+                    add_codes(sums, codes, x, n, c, kind == MF_CPU_BYTES ? 8 : 6);
+                }
+            }
+        vf scale = load_f(w->scales + g * WIDTH), bias = load_f(w->biases + g * WIDTH);
+        for (int j = 0; j < n; j++, x += sizeof(float)) {
+            float x_scale, x_sum;
+            memcpy(&x_scale, x, sizeof x_scale);
+            memcpy(&x_sum, x + n * (int)sizeof x_sum, sizeof x_sum);
+            vf codes = __builtin_convertvector((sums[0][j] << LOW_BITS) + sums[1][j], vf);
+            total[j] = fma_of(codes, scale * x_scale, total[j]);
+            total[j] = fma_of(bias, splat(x_sum), total[j]);
         }
+        x += n * (int)sizeof(float);
     }
     for (int j = 0; j < n; j++) store_f(y + j * WIDTH, total[j]);
 }
 
-/* One function per number of tokens, of planes, and kind of codes. */
-#define TILE_FN(bits, planes, n)                                                                                       \
-    static void tile_##bits##_##planes##_##n(const mf__cpu_tile *w, const mf__cpu_vec *x, float *y) {                  \
-        tile_tokens(w, x, n, planes, bits, y);                                                                         \
+/* One function per number of tokens and kind of codes. */
+#define TILE_FN(kind, n)                                                                                               \
+    static void tile_##kind##_##n(const mf__cpu_tile *w, const int8_t *x, const uint8_t *next, int lines, float *y) {  \
+        tile_tokens(w, x, n, MF_CPU_##kind, next, lines, y);                                                                   \
     }
-#define TILE_FNS(bits, planes)                                                                                         \
-    TILE_FN(bits, planes, 1)                                                                                           \
-    TILE_FN(bits, planes, 2)                                                                                           \
-    TILE_FN(bits, planes, 3)                                                                                           \
-    TILE_FN(bits, planes, 4)                                                                                           \
-    TILE_FN(bits, planes, 5) TILE_FN(bits, planes, 6) TILE_FN(bits, planes, 7) TILE_FN(bits, planes, 8)
-TILE_FNS(6, 1)
-TILE_FNS(6, 2)
-TILE_FNS(8, 1)
-TILE_FNS(8, 2)
-
-/* Runs of equal length: a short one at the end would wait for its own sums. */
-static void SET(many_int8)(const mf__cpu_tile *w, const mf__cpu_vec *x, int n, int planes, float *y) {
-    typedef void tile_fn(const mf__cpu_tile *, const mf__cpu_vec *, float *);
-#define TILE_NAMES(bits, planes)                                                                                       \
+#if TOKENS == 8
+#define TILE_FNS(kind)                                                                                                 \
+    TILE_FN(kind, 1)                                                                                                   \
+    TILE_FN(kind, 2)                                                                                                   \
+    TILE_FN(kind, 3)                                                                                                   \
+    TILE_FN(kind, 4) TILE_FN(kind, 5) TILE_FN(kind, 6) TILE_FN(kind, 7) TILE_FN(kind, 8)
+#define TILE_NAMES(kind)                                                                                               \
     {                                                                                                                  \
-        tile_##bits##_##planes##_1, tile_##bits##_##planes##_2, tile_##bits##_##planes##_3,                            \
-            tile_##bits##_##planes##_4, tile_##bits##_##planes##_5, tile_##bits##_##planes##_6,                        \
-            tile_##bits##_##planes##_7, tile_##bits##_##planes##_8                                                     \
+        tile_##kind##_1, tile_##kind##_2, tile_##kind##_3, tile_##kind##_4, tile_##kind##_5, tile_##kind##_6,          \
+            tile_##kind##_7, tile_##kind##_8                                                                           \
     }
-    static tile_fn *const fns[2][2][TOKENS] = {{TILE_NAMES(6, 1), TILE_NAMES(6, 2)},
-                                               {TILE_NAMES(8, 1), TILE_NAMES(8, 2)}};
-    for (int runs = (n + TOKENS - 1) / TOKENS; runs > 0; runs--) {
-        int run = (n + runs - 1) / runs;
-        fns[w->wide][planes - 1][run - 1](w, x, y);
-        x += run;
-        y += run * WIDTH;
-        n -= run;
+#else
+#define TILE_FNS(kind) TILE_FN(kind, 1) TILE_FN(kind, 2) TILE_FN(kind, 3) TILE_FN(kind, 4)
+#define TILE_NAMES(kind) {tile_##kind##_1, tile_##kind##_2, tile_##kind##_3, tile_##kind##_4}
+#endif
+TILE_FNS(NIBBLES)
+TILE_FNS(SMALL_BYTES)
+TILE_FNS(BYTES)
+
+static void SET(many_int8)(const mf__cpu_tile *w, const int8_t *x, int n, float *y) {
+    typedef void tile_fn(const mf__cpu_tile *, const int8_t *, const uint8_t *, int, float *);
+    static tile_fn *const fns[][TOKENS] = {[MF_CPU_NIBBLES] = TILE_NAMES(NIBBLES),
+                                           [MF_CPU_SMALL_BYTES] = TILE_NAMES(SMALL_BYTES),
+                                           [MF_CPU_BYTES] = TILE_NAMES(BYTES)};
+    int64_t groups = w->cols / w->group, steps = (n + TOKENS - 1) / TOKENS * groups;
+    int lines = (int)((w->next_bytes + steps * LINE - 1) / (steps * LINE));
+    const uint8_t *next = w->next;
+    for (int run; n > 0; n -= run, y += run * WIDTH, next += groups * lines * LINE) {
+        run = next_run(n);
+        fns[w->kind][run - 1](w, x, next, lines, y);
+        x += run * MF_CPU_PACKED_BYTES(w->cols, groups);
     }
 }
 
@@ -393,5 +487,6 @@ void SET(mf__cpu_int8)(mf__cpu_kernels *k) {
     k->quant_row = SET(quant_row);
     k->rows_int8 = SET(rows_int8);
     k->tile_int8 = SET(tile_int8);
+    k->pack_int8 = SET(pack_int8);
     k->many_int8 = SET(many_int8);
 }

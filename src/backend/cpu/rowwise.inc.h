@@ -17,6 +17,20 @@ INLINE void store_some(float *p, int64_t n, vf v) {
         for (int64_t i = 0; i < n; i++) p[i] = v[i];
 }
 
+/* ---- results to their places ------------------------------------------------------------------------------------- */
+
+static void SET(put)(const mf__cpu_put *p) {
+    const float *from = p->from;
+    for (int j = 0; j < p->n; j++, from += p->ld) {
+        float *to = p->to + (p->rows ? p->rows[j] : j) * p->stride;
+        if (!p->past || p->n_cols % WIDTH || (uintptr_t)to % sizeof(vf))
+            memcpy(to, from, (size_t)p->n_cols * sizeof *to);
+        else
+            for (int i = 0; i < p->n_cols; i += WIDTH) stream_f(to + i, load_f(from + i));
+    }
+    if (p->past) stream_end();
+}
+
 /* ---- norms and activations --------------------------------------------------------------------------------------- */
 
 INLINE float sum_of_squares(const float *x, int64_t n) {
@@ -77,30 +91,49 @@ static void SET(axpy)(float a, const float *x, int64_t n, float *y) {
 /* ---- convolution: a channel in each lane ------------------------------------------------------------------------- */
 
 #define MAX_KERNEL 8
+#define CHANNELS 256 /* whose taps are at hand; rows are read in runs of them */
 
-static void SET(conv)(const float *x, int64_t stride, const float *before, const float *w, int32_t kernel,
-                      int32_t n_rows, int64_t n, float *y) {
-    for (int64_t c = 0; c < n; c += WIDTH) {
-        int64_t left = n - c;
-        vf taps[MAX_KERNEL] = {{0}}, window[MAX_KERNEL] = {{0}};
-        for (int32_t k = 0; k < kernel; k++) {
-            for (int i = 0; i < WIDTH && i < left; i++) taps[k][i] = w[(c + i) * kernel + k];
-            if (k + 1 < kernel) window[k] = load_some(before + k * stride + c, left);
-        }
-        for (int32_t t = 0; t < n_rows; t++) {
-            window[kernel - 1] = load_some(x + t * stride + c, left);
-            vf sum = {0};
-            for (int32_t k = 0; k < kernel; k++) sum += taps[k] * window[k];
-            store_some(y + t * stride + c, left, sum * sigmoid_of(sum));
-            for (int32_t k = 0; k + 1 < kernel; k++) window[k] = window[k + 1];
-        }
+/* w [channels][kernel] -> out [kernel][CHANNELS] */
+INLINE void taps_of(const float *w, int32_t kernel, int64_t channels, float *out) {
+    for (int32_t k = 0; k < kernel; k++)
+        for (int64_t c = 0; c < channels; c++) out[k * CHANNELS + c] = w[c * kernel + k];
+}
+
+/* y = silu(sum of tap k * row k), the last row being x itself. */
+INLINE void conv_row(const float *const *rows, const float *taps, int32_t kernel, int64_t channels, float *y) {
+    for (int64_t c = 0; c < channels; c += WIDTH) {
+        vf sum = {0};
+        for (int32_t k = 0; k < kernel; k++) sum += load_f(taps + k * CHANNELS + c) * load_some(rows[k] + c, channels - c);
+        store_some(y + c, channels - c, sum * sigmoid_of(sum));
+    }
+}
+
+INLINE void conv_channels(const mf__cpu_conv *v, int64_t first, int64_t channels, int32_t kernel) {
+    float taps[MAX_KERNEL * CHANNELS];
+    const float *rows[MAX_KERNEL];
+    taps_of(v->w + first * kernel, kernel, channels, taps);
+    for (int32_t t = 0; t < v->n_rows; t++) {
+        for (int32_t k = 0, from = t + 1 - kernel; k < kernel; k++, from++)
+            rows[k] = first + (from < 0 ? v->before + (kernel - 1 + from) * v->stride : v->x + from * v->stride);
+        conv_row(rows, taps, kernel, channels, v->y + t * v->stride + first);
+    }
+}
+
+static void SET(conv)(const mf__cpu_conv *v) {
+    for (int64_t c = 0; c < v->n_channels; c += CHANNELS) {
+        int64_t channels = v->n_channels - c < CHANNELS ? v->n_channels - c : CHANNELS;
+        if (v->kernel == 4 && channels == CHANNELS) /* constants inside */
+            conv_channels(v, c, CHANNELS, 4);
+        else
+            conv_channels(v, c, channels, v->kernel);
     }
 }
 
 /* ---- attention: a query in each lane ----------------------------------------------------------------------------- */
 
 INLINE void scores_of(const float *q, const float *k, int64_t stride, int32_t dim, int n, vf *out) {
-    vf acc[TILE] = {{0}};
+    vf acc[TILE];
+    for (int r = 0; r < n; r++) acc[r] = (vf){0};
     for (int32_t c = 0; c < dim; c++) {
         vf v = load_f(q + (int64_t)c * WIDTH);
         for (int r = 0; r < n; r++) acc[r] += v * k[r * stride + c];
@@ -163,8 +196,10 @@ static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys) {
 
 INLINE void cross_block(const mf__cpu_cross *c, int32_t i, int n_w, int32_t j, int n_x) {
     const float *w = c->w + i * c->w_stride, *x = c->x + j * c->x_stride;
-    vf sum[CROSS][CROSS] = {{{0}}};
+    vf sum[CROSS][CROSS];
     int64_t at = 0;
+    for (int a = 0; a < n_w; a++)
+        for (int b = 0; b < n_x; b++) sum[a][b] = (vf){0};
     for (; at + WIDTH <= c->cols; at += WIDTH) {
         vf v[CROSS];
         for (int b = 0; b < n_x; b++) v[b] = load_f(x + b * c->x_stride + at);
@@ -195,6 +230,84 @@ static void SET(cross)(const mf__cpu_cross *c) {
     }
 }
 
+/* ---- attention: a few queries, their values in the lanes --------------------------------------------------------- */
+
+INLINE vi from_zero(void) {
+    vi v = {0};
+    for (int i = 0; i < WIDTH; i++) v[i] = i;
+    return v;
+}
+
+/* The scores of query j become the weights of the keys it sees, and zeros; returns what older results shrink by. */
+INLINE float weigh_keys(mf__cpu_queries *q, int j, const mf__cpu_keys *keys, float *p) {
+    int64_t last = q->last[j] - keys->first, first = q->first[j] - keys->first;
+    int32_t from = first < 0 ? 0 : first > keys->n ? keys->n : (int32_t)first;
+    int32_t to = last < 0 ? -1 : last >= keys->n ? keys->n - 1 : (int32_t)last;
+    const vf none = splat(-1e30f);
+    vf most = splat(q->max[j]), sum = {0};
+    for (int i = 0; i < MF_CPU_KEYS; i += WIDTH) {
+        vi at = from_zero() + i, mask = (at >= from) & (at <= to);
+        vf v = (vf)(((vi)load_f(p + i) & mask) | ((vi)none & ~mask));
+        store_f(p + i, v);
+        most = max_of(most, v);
+    }
+    float max = max_lanes(most), shrink = exp_of(splat(q->max[j] - max))[0];
+    for (int i = 0; i < MF_CPU_KEYS; i += WIDTH) {
+        vi at = from_zero() + i, mask = (at >= from) & (at <= to);
+        vf e = (vf)((vi)exp_of(load_f(p + i) - max) & mask);
+        store_f(p + i, e);
+        sum += e;
+    }
+    q->max[j] = max;
+    q->total[j] = q->total[j] * shrink + sum_lanes(sum);
+    return shrink;
+}
+
+/* o [n][v_dim] <- shrink o + p V, for n_vecs vectors of columns from c on. */
+INLINE void mix_values(float *o, const float *p, const float *shrink, const mf__cpu_keys *keys, int32_t c, int n,
+                       int n_vecs) {
+    vf acc[CROSS][CROSS];
+    for (int j = 0; j < n; j++)
+        for (int b = 0; b < n_vecs; b++) acc[j][b] = load_f(o + (int64_t)j * keys->v_dim + c + b * WIDTH) * shrink[j];
+    for (int32_t i = 0; i < keys->n; i++)
+        for (int b = 0; b < n_vecs; b++) {
+            vf v = load_f(keys->v + i * keys->v_stride + c + b * WIDTH);
+            for (int j = 0; j < n; j++) acc[j][b] += v * p[j * MF_CPU_KEYS + i];
+        }
+    for (int j = 0; j < n; j++)
+        for (int b = 0; b < n_vecs; b++) store_f(o + (int64_t)j * keys->v_dim + c + b * WIDTH, acc[j][b]);
+}
+
+INLINE void mix_rows(float *o, const float *p, const float *shrink, const mf__cpu_keys *keys, int n) {
+    int32_t c = 0;
+    for (; c + CROSS * WIDTH <= keys->v_dim; c += CROSS * WIDTH) mix_values(o, p, shrink, keys, c, n, CROSS);
+    for (; c + WIDTH <= keys->v_dim; c += WIDTH) mix_values(o, p, shrink, keys, c, n, 1);
+    for (; c < keys->v_dim; c++)
+        for (int j = 0; j < n; j++) {
+            float sum = o[(int64_t)j * keys->v_dim + c] * shrink[j];
+            for (int32_t i = 0; i < keys->n; i++) sum += p[j * MF_CPU_KEYS + i] * keys->v[i * keys->v_stride + c];
+            o[(int64_t)j * keys->v_dim + c] = sum;
+        }
+}
+
+static void SET(attend_few)(mf__cpu_queries *q, int n, const mf__cpu_keys *keys) {
+    float p[MF_CPU_MAX_LANES * MF_CPU_KEYS] = {0}, shrink[MF_CPU_MAX_LANES];
+    SET(cross)(&(mf__cpu_cross){.w = keys->k,
+                                .w_stride = keys->k_stride,
+                                .n_rows = keys->n,
+                                .x = q->q,
+                                .x_stride = keys->k_dim,
+                                .n = n,
+                                .cols = keys->k_dim,
+                                .y = p,
+                                .y_stride = MF_CPU_KEYS});
+    for (int j = 0; j < n; j++) shrink[j] = weigh_keys(q, j, keys, p + j * MF_CPU_KEYS);
+    int j = 0;
+    for (; j + CROSS <= n; j += CROSS)
+        mix_rows(q->o + (int64_t)j * keys->v_dim, p + j * MF_CPU_KEYS, shrink + j, keys, CROSS);
+    for (; j < n; j++) mix_rows(q->o + (int64_t)j * keys->v_dim, p + j * MF_CPU_KEYS, shrink + j, keys, 1);
+}
+
 /* ---- the delta rule ---------------------------------------------------------------------------------------------- */
 
 /* S <- decay S;  d = beta (v - S k);  S <- S + d k^T;  o = S q. Rows of S do not meet: each goes through all steps
@@ -218,8 +331,15 @@ INLINE void delta_rows(const mf__cpu_delta *d, int32_t row, int n, int n_vecs) {
             }
         for (int r = 0; r < n; r++) d->o[t * d->o_stride + row + r] = sum_lanes(read[r]);
     }
+    bool past = d->past && (uintptr_t)d->S_out % sizeof(vf) == 0;
     for (int r = 0; r < n; r++)
-        for (int i = 0; i < n_vecs; i++) store_f(d->S_out + (int64_t)(row + r) * d->k_dim + i * WIDTH, S[r][i]);
+        for (int i = 0; i < n_vecs; i++) {
+            float *to = d->S_out + (int64_t)(row + r) * d->k_dim + i * WIDTH;
+            if (past)
+                stream_f(to, S[r][i]);
+            else
+                store_f(to, S[r][i]);
+        }
 }
 
 /* Any k_dim: the row stays in memory. */
@@ -239,12 +359,122 @@ static void SET(delta_row_any)(const mf__cpu_delta *d, int32_t row) {
     }
 }
 
+/* Many steps: S is turned, so that rows are in the lanes and no sum crosses them. S = scale * T, so that decay costs
+ * nothing, and two steps at a time, so that T is read and written once for both:
+ *
+ *   S1 = g1 S + d1 k1^T;  S2 = g2 S1 + d2 k2^T;  S1 k2 = g1 S k2 + d1 (k1 . k2);  S1 q1 = g1 S q1 + d1 (k1 . q1)
+ *
+ * While T becomes S2, T q1, T2 q2 and, for the next two steps, T2 k3 and T2 k4 are taken. */
+#define MAX_K_DIM 256
+#define PARTS 2 /* of each sum, that do not wait for one another */
+#define SMALLEST 0x1p-30f
+#define LANES_FROM 8 /* steps: fewer do not pay for the turning */
+
+typedef struct two_steps {
+    const float *k[4], *q[2]; /* of these steps; k of the next two as well */
+    vf d[2][2];               /* [step][block] what is added to T along k */
+    vf read[2][2];            /* [step][block] T q1, T2 q2 */
+    vf seen[2][2];            /* [step][block] T2 k3, T2 k4 */
+} two_steps;
+
+/* keep: what T is multiplied with before. */
+INLINE void delta_steps(vf (*T)[2], int32_t k_dim, float keep, two_steps *s) {
+    vf read[2][2][PARTS], seen[2][2][PARTS];
+    for (int i = 0; i < 4 * PARTS; i++)
+        read[i / 2 / PARTS][i / PARTS % 2][i % PARTS] = seen[i / 2 / PARTS][i / PARTS % 2][i % PARTS] = (vf){0};
+    for (int32_t i = 0; i < k_dim; i += PARTS)
+        for (int p = 0; p < PARTS; p++)
+            for (int b = 0; b < 2; b++) {
+                vf old = T[i + p][b], now = keep == 1.0f ? old : old * keep;
+                now += s->d[0][b] * s->k[0][i + p];
+                now += s->d[1][b] * s->k[1][i + p];
+                T[i + p][b] = now;
+                read[0][b][p] += old * s->q[0][i + p];
+                read[1][b][p] += now * s->q[1][i + p];
+                seen[0][b][p] += now * s->k[2][i + p];
+                seen[1][b][p] += now * s->k[3][i + p];
+            }
+    for (int t = 0; t < 2; t++)
+        for (int b = 0; b < 2; b++) {
+            s->read[t][b] = read[t][b][0] + read[t][b][1];
+            s->seen[t][b] = seen[t][b][0] + seen[t][b][1];
+        }
+}
+
+INLINE float dot_of(const float *a, const float *b, int32_t n) {
+    vf sum = {0};
+    for (int32_t i = 0; i < n; i += WIDTH) sum += load_f(a + i) * load_f(b + i);
+    return sum_lanes(sum);
+}
+
+/* Between S [2 * WIDTH][k_dim] and T [k_dim][2]. */
+INLINE void turn(float *S, int32_t k_dim, vf (*T)[2], float scale, bool back) {
+    vi square[WIDTH];
+    for (int b = 0; b < 2; b++)
+        for (int32_t i = 0; i < k_dim; i += WIDTH) {
+            float *at = S + (int64_t)b * WIDTH * k_dim + i;
+            for (int r = 0; r < WIDTH; r++) square[r] = (vi)(back ? T[i + r][b] * scale : load_f(at + r * k_dim));
+            transpose(square);
+            for (int r = 0; r < WIDTH; r++)
+                if (back)
+                    store_f(at + r * k_dim, (vf)square[r]);
+                else
+                    T[i + r][b] = (vf)square[r];
+        }
+}
+
+/* An even number of steps. */
+static void SET(delta_lanes)(const mf__cpu_delta *d, int32_t row, int32_t n_steps) {
+    vf T[MAX_K_DIM][2];
+    two_steps s;
+    float scale = 1;
+    int32_t dim = d->k_dim;
+    turn((float *)(uintptr_t)d->S_in + (int64_t)row * dim, dim, T, 1, false);
+    for (int t = 0; t < 2; t++)
+        for (int b = 0; b < 2; b++) {
+            s.seen[t][b] = (vf){0};
+            for (int32_t i = 0; i < dim; i++) s.seen[t][b] += T[i][b] * d->k[t * d->qkv_stride + i];
+        }
+    for (int32_t t = 0; t < n_steps; t += 2) {
+        const float *v[2], *decay = d->decay + t * d->gate_stride, *beta = d->beta + t * d->gate_stride;
+        for (int i = 0; i < 4; i++) { /* behind the last there is nothing to take: any will do */
+            int64_t at = (t + i < n_steps ? t + i : t) * d->qkv_stride;
+            s.k[i] = d->k + at;
+            if (i < 2) s.q[i] = d->q + at, v[i] = d->v + at + row;
+        }
+        float g1 = decay[0], g2 = decay[d->gate_stride], b1 = beta[0], b2 = beta[d->gate_stride];
+        float k1k2 = dot_of(s.k[0], s.k[1], dim), k1q1 = dot_of(s.k[0], s.q[0], dim);
+        float s1 = scale * g1, s2 = s1 * g2;
+        vf d1[2], d2[2];
+        for (int b = 0; b < 2; b++) {
+            d1[b] = b1 * (load_f(v[0] + b * WIDTH) - s1 * s.seen[0][b]);
+            d2[b] = b2 * (load_f(v[1] + b * WIDTH) - g2 * (s1 * s.seen[1][b] + d1[b] * k1k2));
+        }
+        bool small = s2 < SMALLEST; /* then T takes the scale over */
+        for (int b = 0; b < 2; b++) {
+            s.d[0][b] = d1[b] * (small ? g2 : 1.0f / s1);
+            s.d[1][b] = d2[b] * (small ? 1.0f : 1.0f / s2);
+        }
+        if (small)
+            delta_steps(T, dim, s2, &s);
+        else
+            delta_steps(T, dim, 1.0f, &s);
+        scale = small ? 1 : s2;
+        for (int b = 0; b < 2; b++) {
+            float *o = d->o + t * d->o_stride + row + b * WIDTH;
+            store_f(o, s.read[0][b] * s1 + d1[b] * k1q1);
+            store_f(o + d->o_stride, s.read[1][b] * scale);
+        }
+    }
+    turn(d->S_out + (int64_t)row * dim, dim, T, scale, true);
+}
+
 #define DELTA(vecs)                                                                                                    \
     for (; row + 2 <= d->n_rows; row += 2) delta_rows(d, row, 2, vecs);                                                \
     for (; row < d->n_rows; row++) delta_rows(d, row, 1, vecs)
 
-static void SET(delta)(const mf__cpu_delta *d) {
-    int32_t row = 0;
+/* All steps of the rows from `row` on. */
+static void SET(delta_by_rows)(const mf__cpu_delta *d, int32_t row) {
     switch (d->k_dim % WIDTH ? 0 : d->k_dim / WIDTH) {
     case 2: DELTA(2); break;
     case 4: DELTA(4); break;
@@ -254,9 +484,25 @@ static void SET(delta)(const mf__cpu_delta *d) {
     default:
         for (; row < d->n_rows; row++) SET(delta_row_any)(d, row);
     }
+    if (d->past) stream_end();
+}
+
+static void SET(delta)(const mf__cpu_delta *d) {
+    int32_t row = 0, even = d->n_steps / 2 * 2;
+    if (d->n_steps >= LANES_FROM && d->k_dim % WIDTH == 0 && d->k_dim <= MAX_K_DIM)
+        for (; row + 2 * WIDTH <= d->n_rows; row += 2 * WIDTH) SET(delta_lanes)(d, row, even);
+    if (row && even < d->n_steps) { /* the last step of those */
+        mf__cpu_delta last = *d;
+        last.S_in = d->S_out, last.n_rows = row, last.n_steps = 1, last.past = false;
+        last.q += even * d->qkv_stride, last.k += even * d->qkv_stride, last.v += even * d->qkv_stride;
+        last.decay += even * d->gate_stride, last.beta += even * d->gate_stride, last.o += even * d->o_stride;
+        SET(delta_by_rows)(&last, 0);
+    }
+    SET(delta_by_rows)(d, row);
 }
 
 void SET(mf__cpu_rowwise)(mf__cpu_kernels *k) {
+    k->put = SET(put);
     k->rms_norm = SET(rms_norm);
     k->scale_to_unit = SET(scale_to_unit);
     k->add = SET(add);
@@ -266,6 +512,7 @@ void SET(mf__cpu_rowwise)(mf__cpu_kernels *k) {
     k->axpy = SET(axpy);
     k->conv = SET(conv);
     k->attend = SET(attend);
+    k->attend_few = SET(attend_few);
     k->cross = SET(cross);
     k->delta = SET(delta);
 }

@@ -22,6 +22,13 @@ INLINE vf load_f(const float *p) {
 INLINE void store_f(float *p, vf v) {
     memcpy(p, &v, sizeof v);
 }
+#ifndef OWN_STREAMS /* stores past the caches, done when stream_end returns */
+INLINE void stream_f(float *p, vf v) {
+    store_f(p, v);
+}
+INLINE void stream_end(void) {
+}
+#endif
 INLINE vi8 load_i8(const int8_t *p) {
     vi8 v;
     memcpy(&v, p, sizeof v);

@@ -9,6 +9,7 @@
 #define SET(name) name##_avx2
 #define WIDTH 8
 #define TILE 4
+#define OWN_STREAMS
 
 #include "backend/cpu/vec.h"
 
@@ -20,6 +21,13 @@ static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
     __m256i w_odd = _mm256_srli_epi16((__m256i)w, 8), w_even = _mm256_and_si256((__m256i)w, _mm256_set1_epi16(255));
     __m256i x_odd = _mm256_srai_epi16((__m256i)x, 8), x_even = _mm256_srai_epi16(_mm256_slli_epi16((__m256i)x, 8), 8);
     return acc + (vi)_mm256_madd_epi16(w_even, x_even) + (vi)_mm256_madd_epi16(w_odd, x_odd);
+}
+
+static inline void stream_f(float *p, vf v) {
+    _mm256_stream_ps(p, (__m256)v);
+}
+static inline void stream_end(void) {
+    _mm_sfence();
 }
 
 static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
@@ -65,6 +73,11 @@ static inline float sum_lanes(vf v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float max_lanes(vf v) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 static inline vf fma_of(vf a, vf b, vf c) {
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);

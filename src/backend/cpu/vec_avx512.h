@@ -10,6 +10,8 @@
 #define WIDTH 16     /* f32 or i32 values in a vector; a vector holds 4 * WIDTH codes */
 #define TILE 8       /* keys of attention whose sums stay in registers */
 #define OWN_WIDENING /* the compiler would do it by halves */
+#define OWN_STREAMS
+#define OWN_DOT4_AT  /* the compiler would spread the values apart first */
 
 #include "backend/cpu/vec.h"
 
@@ -17,6 +19,20 @@
 static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
     (void)bits;
     return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
+}
+
+/* The same with four values in every lane. */
+static inline vi dot4_at(vi acc, vu8 w, const int8_t *x, int bits) {
+    (void)bits;
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*(const int8_t(*)[4])x));
+    return acc;
+}
+
+static inline void stream_f(float *p, vf v) {
+    _mm512_stream_ps(p, (__m512)v);
+}
+static inline void stream_end(void) {
+    _mm_sfence();
 }
 
 static inline vi widen_u8(vu8_narrow b) {
@@ -94,6 +110,9 @@ static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
 
 static inline float sum_lanes(vf v) {
     return _mm512_reduce_add_ps((__m512)v);
+}
+static inline float max_lanes(vf v) {
+    return _mm512_reduce_max_ps((__m512)v);
 }
 static inline vf fma_of(vf a, vf b, vf c) {
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);

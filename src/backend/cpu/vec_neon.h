@@ -73,6 +73,9 @@ static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
 static inline float sum_lanes(vf v) {
     return vaddvq_f32((float32x4_t)v);
 }
+static inline float max_lanes(vf v) {
+    return vmaxvq_f32((float32x4_t)v);
+}
 static inline vf fma_of(vf a, vf b, vf c) {
     return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }

@@ -51,6 +51,10 @@ static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
 static inline float sum_lanes(vf v) {
     return (v[0] + v[2]) + (v[1] + v[3]);
 }
+static inline float max_lanes(vf v) {
+    float a = v[0] > v[1] ? v[0] : v[1], b = v[2] > v[3] ? v[2] : v[3];
+    return a > b ? a : b;
+}
 static inline vf fma_of(vf a, vf b, vf c) {
     return a * b + c;
 }
