@@ -126,13 +126,8 @@ static mf_status layer_forward(mf_session *s, int layer, const float *hidden, in
     mf__backend *be = s->model->be;
     void *port = s->model->ws.ports[MF_PORT_HIDDEN];
     int64_t bytes = (int64_t)n_rows * s->model->info.n_hidden * (int64_t)sizeof(float), pos = s->length;
-    mf__pass pass = {.sessions = &s,
-                     .n_tokens = &n_rows,
-                     .pos = &pos,
-                     .n = 1,
-                     .n_rows = n_rows,
-                     .n_logits = n_rows,
-                     .fresh = true};
+    mf__pass pass = {
+        .sessions = &s, .n_tokens = &n_rows, .pos = &pos, .n = 1, .n_rows = n_rows, .n_logits = n_rows, .fresh = true};
     MF__TRY(mf__session_make_room(s, s->length + n_rows, err));
     MF__TRY(be->upload(be, port, hidden, bytes, err));
     MF__TRY(mf__forward_layer(&pass, layer, err));

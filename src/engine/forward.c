@@ -11,8 +11,8 @@ typedef struct run {
     const mf__graph *g;
     const mf__tensor *weights;
     int32_t n_rows;
-    int32_t first_row;  /* of the pass: ports are bound from it on, all but those of the tail */
-    int32_t n_segs;     /* the first n_segs of the workspace; 0 for graphs without state */
+    int32_t first_row; /* of the pass: ports are bound from it on, all but those of the tail */
+    int32_t n_segs;    /* the first n_segs of the workspace; 0 for graphs without state */
     const mf__bank *bank;
 } run;
 
@@ -111,9 +111,9 @@ static mf_status run_moe(mf_model *m, int layer, int32_t first, int32_t n, mf_er
     if (m->routes.fn) m->routes.fn(m->routes.user, layer, m->ws.route_ids, n, m->bp.config.moe.top_k);
     int n_wanted = collect_wanted(m, n);
     MF__TRY(mf__turn_begin(m->turn, layer, m->ws.wanted, m->ws.counts, n_wanted, n, err)); /* reads start here ... */
-    mf_status st = k->shared ? submit(m, &(run){.g = k->shared, .weights = w[1], .n_rows = n, .first_row = first}, err) : MF_OK;
-    if (st == MF_OK)
-        st = run_experts(m, (run){.g = k->experts, .weights = w[2], .n_rows = n, .first_row = first}, err);
+    mf_status st =
+        k->shared ? submit(m, &(run){.g = k->shared, .weights = w[1], .n_rows = n, .first_row = first}, err) : MF_OK;
+    if (st == MF_OK) st = run_experts(m, (run){.g = k->experts, .weights = w[2], .n_rows = n, .first_row = first}, err);
     mf__turn_end(m->turn);
     MF__TRY(st);
     MF__TRY(submit(m, &(run){.g = k->combine, .weights = w[3], .n_rows = n, .first_row = first}, err));

@@ -39,7 +39,7 @@ typedef struct mf__workspace {
     int32_t *ready;     /* [n_experts] */
     const void **ready_blobs;
     const void **bank; /* [n_experts] */
-    bool apart; /* the pass has one row of each sequence */
+    bool apart;        /* the pass has one row of each sequence */
     /* one per sequence in the pass */
     mf__segment segs[MF_MAX_BATCH];
     mf__layer_state states[MF_MAX_BATCH];

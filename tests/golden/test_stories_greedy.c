@@ -94,9 +94,21 @@ static void follow(side *ref, side *cpu, const int32_t *prompt, size_t n, tally 
 }
 
 static tally follow_all(bool exact) {
-    static const char *const prompts[] = {"Once upon a time, there was a little girl named Lily.",
-                                          "Tom and his dog went to the park to play with a big red ball",
-                                          "The little bird was sad because", "One day, a boy found a small box. He"};
+    static const char *const prompts[] = {
+        "Once upon a time, there was a little girl named Lily.",
+        "Tom and his dog went to the park to play with a big red ball", "The little bird was sad because",
+        "One day, a boy found a small box. He",
+        "Once upon a time, there was a little boat that lived by a big river. Every morning the sun came up and the "
+        "boat "
+        "saw many fish jump out of the water. The boat wanted to see the sea, but it was tied to a tree with a long "
+        "rope. "
+        "One day, a girl named Mia came to the river with her father. She saw the boat and said, \"Can we go for a "
+        "ride?\" "
+        "Her father smiled and said, \"Yes, but first we must ask the old man who made it.\" They walked to a small "
+        "house "
+        "with a green door and knocked. The old man was very kind. He gave them some bread and a map and told them to "
+        "be "
+        "back before dark. Mia was so happy that she jumped up and down. They sat in the boat, and"};
     side ref = open_side("ref", false), cpu = open_side("cpu", exact);
     tally t = {0};
     mf__tokenizer *tok;

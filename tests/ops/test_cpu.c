@@ -97,7 +97,8 @@ static void build_experts(mf__graph *g, const op_case *c) {
     mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p);
 }
 
-/* What rounding leaves as it is: multiples of a step, up to the largest number that the planes hold, which is among every
+/* What rounding leaves as it is: multiples of a step, up to the largest number that the planes hold, which is among
+ * every
  * 32. Both signs of it, and values at which the other plane changes. */
 static void fill_planes(op_rig *rig) {
     float *x = rig->in[rig->op->in[0]];
@@ -423,7 +424,7 @@ static void fill_delta(op_rig *rig) {
     for (int64_t i = 0; i < (int64_t)rig->n_rows * op_in_cols(rig, 0); i++) x[i] /= length;
     for (int k = 1; k <= 2; k++) {
         float *gate = rig->in[rig->op->in[k]];
-        for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, k); i++) 
+        for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, k); i++)
             gate[i] = i % 37 == 3 ? 0 : (float)(op_random(rig) / 2 + 0.5);
     }
 }
@@ -543,20 +544,13 @@ static int choose_levels(int n_names, char **names) {
 int main(int argc, char **argv) {
     if (choose_levels(argc - 1, argv + 1)) return 2;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),
-        cmocka_unit_test(test_common_table),
-        cmocka_unit_test(test_int8_products),
-        cmocka_unit_test(test_long_passes),
-        cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_float_products),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_long_attention),
-        cmocka_unit_test(test_latent_attention),
-        cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_products_together),
+        cmocka_unit_test(test_create),         cmocka_unit_test(test_common_table),
+        cmocka_unit_test(test_int8_products),  cmocka_unit_test(test_long_passes),
+        cmocka_unit_test(test_long_rows),      cmocka_unit_test(test_float_products),
+        cmocka_unit_test(test_experts),        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_long_attention), cmocka_unit_test(test_latent_attention),
+        cmocka_unit_test(test_conv),           cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_threads),        cmocka_unit_test(test_products_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@
 #include "backend/backend.h"
 
 #define MF_CPU_FEW 4        /* tokens up to which a tile is not decoded */
-#define MF_CPU_BATCH 128     /* tokens whose products with a tile are kept together */
+#define MF_CPU_BATCH 128    /* tokens whose products with a tile are kept together */
 #define MF_CPU_MAX_LANES 16 /* of any instruction set */
 #define MF_CPU_PAD 128      /* quantized rows are padded with zeros to a multiple of this: two vectors */
 
@@ -35,7 +35,7 @@ static inline bool mf__cpu_pairs(const mf__tensor *w, int lanes) {
 }
 
 /* One token's activations: x, or q with scale and sum [cols / group]: x ~ scale * (2^7 q[0] + q[1]), and sum the sum of
- * that. */
+ * those without the scale. */
 typedef struct mf__cpu_vec {
     int8_t *q[MF_CPU_PLANES];
     float *scale, *sum; /* zeros behind to a whole vector */

@@ -3,9 +3,9 @@
 
 #include "backend/cpu/cpu.h"
 
-#define CHANNELS 64 /* an item of the convolution */
+#define CHANNELS 64           /* an item of the convolution */
 #define LARGE_STATE (1 << 18) /* values of a layer: no cache keeps those of all layers until the next token */
-#define ROWS 32     /* an item of the delta rule: rows of one head's state */
+#define ROWS 32               /* an item of the delta rule: rows of one head's state */
 
 /* ---- convolution ------------------------------------------------------------------------------------------------- */
 

@@ -35,7 +35,7 @@ typedef struct moe {
     float *act;                            /* [max_pairs][inner] */
     expert *experts;                       /* [max_pairs] at most */
     mf__cpu_job *jobs;
-    mf__cpu_workspace *workspaces;         /* [threads] */
+    mf__cpu_workspace *workspaces; /* [threads] */
 } moe;
 
 /* ---- how much memory --------------------------------------------------------------------------------------------- */

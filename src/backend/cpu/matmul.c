@@ -76,7 +76,8 @@ mf_status mf__cpu_matmul(mf__cpu_run *r, mf_error *err) {
         mf__tensor row = *p->w;
         row.n_planes = row.n_rows = 1;
         jobs[i].n_blocks = mf__cpu_blocks(r, p->w->n_rows);
-        jobs[i].cost = r->b->n_rows > MF_CPU_FEW ? cols * (m.forms[p->form].form.group ? 2 : 5) : mf__tensor_bytes(&row) + 1;
+        jobs[i].cost =
+            r->b->n_rows > MF_CPU_FEW ? cols * (m.forms[p->form].form.group ? 2 : 5) : mf__tensor_bytes(&row) + 1;
     }
     for (int i = 0; i < m.n_forms; i++) {
         mf__cpu_form form = m.forms[i].form;

@@ -1,15 +1,16 @@
 /* Products of weights in groups with activations in two planes of bytes; compiled once per instruction set.
  *
- *   y = sum over groups of  scale * x_scale * (sum of code * q)  +  bias * x_sum
+ *   y = sum over groups of  x_scale * (scale * (sum of code * q)  +  bias * (sum of q))
  *
- * with x ~ x_scale * q and x_sum the sum of those: the rounding of x then meets the weight itself, code * scale + bias,
- * and not its two large parts one by one. q = 2^7 q[0] + q[1]; codes are unsigned, the planes within +-127 and +-64, their
- * sums exact. */
+ * with x ~ x_scale * q: the rounding of x meets the weight itself, code * scale + bias, and not its two large parts one
+ * by one. q = 2^7 q[0] + q[1]; codes are unsigned, the planes within +-127 and +-64, their sums exact. SPAN groups have
+ * the same x_scale. */
 #include "backend/cpu/groups.inc.h"
 
 #define AHEAD 2048 /* bytes at least that are fetched before they are used */
 #define MAX_SUMS 4 /* of rows and tokens at once */
 #define LINE 64    /* bytes that are fetched at once */
+#define SPAN 4     /* groups that share a scale of activations */
 #define SOME 32    /* columns that are in the same place for every tile: the smallest group */
 #if defined __AVX2__ && !defined __AVX512F__
 #define TOKENS 4 /* whose sums with a tile are in registers at the same time */
@@ -39,15 +40,15 @@ INLINE void part_pairs(int8_t *q) {
     vu16 pairs[2];
     memcpy(pairs, q, sizeof pairs);
     for (int i = 0; i < 2; i++) {
-        vu8_half even = __builtin_convertvector(pairs[i], vu8_half), odd = __builtin_convertvector(pairs[i] >> 8, vu8_half);
+        vu8_half even = __builtin_convertvector(pairs[i], vu8_half),
+                 odd = __builtin_convertvector(pairs[i] >> 8, vu8_half);
         memcpy(q + i * CHUNK / 2, &even, sizeof even);
         memcpy(q + CHUNK + i * CHUNK / 2, &odd, sizeof odd);
     }
 }
 
-/* One group of x, peak its largest size. */
-INLINE void quant_group(const float *x, int group, float peak, const mf__cpu_vec *v, int64_t g) {
-    float inverse = peak > 1e-30f ? MOST / peak : 0, scale = peak / MOST; /* below, the quotient is no number */
+/* One group of x. */
+INLINE void quant_group(const float *x, int group, float inverse, const mf__cpu_vec *v, int64_t g) {
     vi highs = {0}, lows = {0};
     for (int i = 0; i < group; i += WIDTH) {
         vi q = round_to_int(load_f(x + i) * inverse) - round_to_int((vf){0});
@@ -58,21 +59,23 @@ INLINE void quant_group(const float *x, int group, float peak, const mf__cpu_vec
         lows += low;
     }
     /* both sums are small: exact as floats */
-    float sum = sum_lanes(__builtin_convertvector(highs, vf)) * LOW + sum_lanes(__builtin_convertvector(lows, vf));
-    v->scale[g] = scale;
-    v->sum[g] = scale * sum;
+    v->sum[g] = sum_lanes(__builtin_convertvector(highs, vf)) * LOW + sum_lanes(__builtin_convertvector(lows, vf));
 }
 
 static void SET(quant_row)(const mf__cpu_form *form, int64_t cols, const mf__cpu_vec *v) {
     int group = form->group;
-    for (int64_t g = 0; g < cols / group; g++) {
-        const float *x = v->x + g * group;
+    for (int64_t first = 0; first < cols / group; first += SPAN) {
+        int64_t end = first + SPAN < cols / group ? first + SPAN : cols / group;
         vf most = {0};
-        for (int i = 0; i < group; i += WIDTH) {
-            vf f = load_f(x + i);
+        for (int64_t i = first * group; i < end * group; i += WIDTH) {
+            vf f = load_f(v->x + i);
             most = max_of(most, max_of(f, -f));
         }
-        quant_group(x, group, max_lanes(most), v, g);
+        float peak = max_lanes(most);
+        for (int64_t g = first; g < end; g++) {
+            quant_group(v->x + g * group, group, peak > 1e-30f ? MOST / peak : 0, v, g); /* below: no number */
+            v->scale[g] = peak / MOST;
+        }
     }
     for (int64_t g = cols / group; g % MF_CPU_MAX_LANES; g++) v->scale[g] = v->sum[g] = 0;
     for (int k = 0; k < MF_CPU_PLANES; k++) {
@@ -206,7 +209,7 @@ INLINE void walk_scales(walk *at, const mf__tensor *w, int n_rows, int64_t g, in
     for (int r = 0; r < n_rows; r++)
         for (int j = 0; j < n; j++) {
             scaled[r * n + j] = s[r] * load_f(x[j].scale + g);
-            acc[r * n + j] = fma_of(b[r], load_f(x[j].sum + g), acc[r * n + j]);
+            acc[r * n + j] = fma_of(b[r], load_f(x[j].scale + g) * load_f(x[j].sum + g), acc[r * n + j]);
         }
 }
 
@@ -299,7 +302,8 @@ INLINE void half_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_ro
                 for (int j = 0; j < n; j++) {
                     vi sums[MF_CPU_PLANES];
                     vf *sum = &acc[r * n + j];
-                    for (int k = 0; k < MF_CPU_PLANES; k++) sums[k] = dot4((vi){0}, codes, load_i8(x[j].q[k] + c), width);
+                    for (int k = 0; k < MF_CPU_PLANES; k++)
+                        sums[k] = dot4((vi){0}, codes, load_i8(x[j].q[k] + c), width);
                     *sum = fma_of(join(sums), pick(scaled[r * n + j], pair), *sum);
                 }
             }
@@ -412,10 +416,11 @@ INLINE void add_codes(vi (*sums)[TOKENS], vu8 codes, const int8_t *x, int n, int
 INLINE void tile_tokens(const mf__cpu_tile *w, const int8_t *x, int n, int kind, const uint8_t *next, int lines,
                         float *y) {
     const uint8_t *p = w->codes;
-    vf total[TOKENS];
+    vf total[TOKENS], part[TOKENS]; /* part: of the groups that share the tokens' scales, without them */
     vi sums[MF_CPU_PLANES][TOKENS];
-    for (int j = 0; j < n; j++) total[j] = (vf){0};
-    for (int64_t g = 0; g < w->cols / w->group; g++) {
+    int64_t groups = w->cols / w->group;
+    for (int j = 0; j < n; j++) total[j] = part[j] = (vf){0};
+    for (int64_t g = 0; g < groups; g++) {
         for (int i = 0; i < lines; i++, next += LINE) __builtin_prefetch(next, 0, 2);
         for (int j = 0; j < n; j++) sums[0][j] = sums[1][j] = (vi){0};
         for (int i = 0; i < w->group; i += SOME, x += MF_CPU_PLANES * n * SOME)
@@ -431,13 +436,18 @@ INLINE void tile_tokens(const mf__cpu_tile *w, const int8_t *x, int n, int kind,
             }
         vf scale = load_f(w->scales + g * WIDTH), bias = load_f(w->biases + g * WIDTH);
         for (int j = 0; j < n; j++, x += sizeof(float)) {
-            float x_scale, x_sum;
-            memcpy(&x_scale, x, sizeof x_scale);
+            float x_sum;
             memcpy(&x_sum, x + n * (int)sizeof x_sum, sizeof x_sum);
-            vf codes = __builtin_convertvector((sums[0][j] << LOW_BITS) + sums[1][j], vf);
-            total[j] = fma_of(codes, scale * x_scale, total[j]);
-            total[j] = fma_of(bias, splat(x_sum), total[j]);
+            part[j] = fma_of(__builtin_convertvector((sums[0][j] << LOW_BITS) + sums[1][j], vf), scale, part[j]);
+            part[j] = fma_of(bias, splat(x_sum), part[j]);
         }
+        if ((g + 1) % SPAN == 0 || g + 1 == groups)
+            for (int j = 0; j < n; j++) {
+                float x_scale;
+                memcpy(&x_scale, x - (n - j) * (int)sizeof x_scale, sizeof x_scale);
+                total[j] = fma_of(part[j], splat(x_scale), total[j]);
+                part[j] = (vf){0};
+            }
         x += n * (int)sizeof(float);
     }
     for (int j = 0; j < n; j++) store_f(y + j * WIDTH, total[j]);
@@ -446,7 +456,7 @@ INLINE void tile_tokens(const mf__cpu_tile *w, const int8_t *x, int n, int kind,
 /* One function per number of tokens and kind of codes. */
 #define TILE_FN(kind, n)                                                                                               \
     static void tile_##kind##_##n(const mf__cpu_tile *w, const int8_t *x, const uint8_t *next, int lines, float *y) {  \
-        tile_tokens(w, x, n, MF_CPU_##kind, next, lines, y);                                                                   \
+        tile_tokens(w, x, n, MF_CPU_##kind, next, lines, y);                                                           \
     }
 #if TOKENS == 8
 #define TILE_FNS(kind)                                                                                                 \
@@ -461,7 +471,8 @@ INLINE void tile_tokens(const mf__cpu_tile *w, const int8_t *x, int n, int kind,
     }
 #else
 #define TILE_FNS(kind) TILE_FN(kind, 1) TILE_FN(kind, 2) TILE_FN(kind, 3) TILE_FN(kind, 4)
-#define TILE_NAMES(kind) {tile_##kind##_1, tile_##kind##_2, tile_##kind##_3, tile_##kind##_4}
+#define TILE_NAMES(kind)                                                                                               \
+    { tile_##kind##_1, tile_##kind##_2, tile_##kind##_3, tile_##kind##_4 }
 #endif
 TILE_FNS(NIBBLES)
 TILE_FNS(SMALL_BYTES)

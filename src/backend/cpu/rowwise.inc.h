@@ -103,7 +103,8 @@ INLINE void taps_of(const float *w, int32_t kernel, int64_t channels, float *out
 INLINE void conv_row(const float *const *rows, const float *taps, int32_t kernel, int64_t channels, float *y) {
     for (int64_t c = 0; c < channels; c += WIDTH) {
         vf sum = {0};
-        for (int32_t k = 0; k < kernel; k++) sum += load_f(taps + k * CHANNELS + c) * load_some(rows[k] + c, channels - c);
+        for (int32_t k = 0; k < kernel; k++)
+            sum += load_f(taps + k * CHANNELS + c) * load_some(rows[k] + c, channels - c);
         store_some(y + c, channels - c, sum * sigmoid_of(sum));
     }
 }
@@ -292,15 +293,16 @@ INLINE void mix_rows(float *o, const float *p, const float *shrink, const mf__cp
 
 static void SET(attend_few)(mf__cpu_queries *q, int n, const mf__cpu_keys *keys) {
     float p[MF_CPU_MAX_LANES * MF_CPU_KEYS] = {0}, shrink[MF_CPU_MAX_LANES];
-    SET(cross)(&(mf__cpu_cross){.w = keys->k,
-                                .w_stride = keys->k_stride,
-                                .n_rows = keys->n,
-                                .x = q->q,
-                                .x_stride = keys->k_dim,
-                                .n = n,
-                                .cols = keys->k_dim,
-                                .y = p,
-                                .y_stride = MF_CPU_KEYS});
+    SET(cross)
+    (&(mf__cpu_cross){.w = keys->k,
+                      .w_stride = keys->k_stride,
+                      .n_rows = keys->n,
+                      .x = q->q,
+                      .x_stride = keys->k_dim,
+                      .n = n,
+                      .cols = keys->k_dim,
+                      .y = p,
+                      .y_stride = MF_CPU_KEYS});
     for (int j = 0; j < n; j++) shrink[j] = weigh_keys(q, j, keys, p + j * MF_CPU_KEYS);
     int j = 0;
     for (; j + CROSS <= n; j += CROSS)

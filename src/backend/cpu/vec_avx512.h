@@ -11,7 +11,7 @@
 #define TILE 8       /* keys of attention whose sums stay in registers */
 #define OWN_WIDENING /* the compiler would do it by halves */
 #define OWN_STREAMS
-#define OWN_DOT4_AT  /* the compiler would spread the values apart first */
+#define OWN_DOT4_AT /* the compiler would spread the values apart first */
 
 #include "backend/cpu/vec.h"
 
