@@ -8,12 +8,12 @@
  * Threads share out rows of a result, never a sum, and what one row's sum looks like depends on the tokens of its batch
  * only: results do not depend on the number of threads.
  *
- * Products come in two forms. f32: weights are decoded to f32 (any type). int8: activations are rounded per group of
- * the weight's group size to 15 bits, held as two planes of bytes, and multiplied as integers with the stored
- * codes, sum (q s + b) x = s sum q x + b sum x.
+ * Products come in two forms. f32: weights are decoded to f32 (any type). int8: activations are rounded to 15 bits,
+ * held as two planes of bytes, and multiplied as integers with the stored codes, group by group of the weights, sum (q
+ * s + b) x = s sum q x + b sum x.
  *
  * W is worked through in tiles, as many rows as a vector has lanes. With a few tokens int8 sums run along the rows of W
- * as they are stored; with more, a tile is decoded once, its rows into the lanes, and meets every token. */
+ * as they are stored; with more, a tile's rows are brought into the lanes and meet every token of a batch. */
 #ifndef MF_BACKEND_CPU_CPU_H
 #define MF_BACKEND_CPU_CPU_H
 
@@ -24,7 +24,7 @@
 #define MF_CPU_MAX_LANES 16 /* of any instruction set */
 #define MF_CPU_PAD 128      /* quantized rows are padded with zeros to a multiple of this: two vectors */
 
-/* How a product takes its activations: as f32, or rounded per group and in planes of bytes. */
+/* How a product takes its activations: as f32, or rounded and in planes of bytes. */
 #define MF_CPU_PLANES 2
 typedef struct mf__cpu_form {
     int group;  /* 0: f32 */
