@@ -249,6 +249,25 @@ static void test_experts(void **state) {
     }
 }
 
+/* Down has fewer columns than gate and up, and so more tokens in a batch: they have to fit where gate's had room. */
+static void test_wide_experts(void **state) {
+    (void)state;
+    if (!chosen[mf__cpu_level_best()]) return; /* it takes a while: once is enough */
+    rack r = open_rack(MF_CPU_BEST, false, 2);
+    op_case c = {.name = "wide experts",
+                 .build = build_experts,
+                 .expect = expect_experts,
+                 .seqs = {{121, 0}},
+                 .cols = 2048,
+                 .p = {.moe = {.top_k = 1, .n_inner = 1920}},
+                 .n_experts = 1,
+                 .w_type = MF_TYPE_AFFINE,
+                 .bits = 4,
+                 .group = 32};
+    run_case(&c, &r, 4e-4, false);
+    close_rack(&r);
+}
+
 /* ---- attention and the delta rule in the widths of real models --------------------------------------------------- */
 
 static void build_attention(mf__graph *g, const op_case *c) {
@@ -544,13 +563,21 @@ static int choose_levels(int n_names, char **names) {
 int main(int argc, char **argv) {
     if (choose_levels(argc - 1, argv + 1)) return 2;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),         cmocka_unit_test(test_common_table),
-        cmocka_unit_test(test_int8_products),  cmocka_unit_test(test_long_passes),
-        cmocka_unit_test(test_long_rows),      cmocka_unit_test(test_float_products),
-        cmocka_unit_test(test_experts),        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_long_attention), cmocka_unit_test(test_latent_attention),
-        cmocka_unit_test(test_conv),           cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_threads),        cmocka_unit_test(test_products_together),
+        cmocka_unit_test(test_create),
+        cmocka_unit_test(test_common_table),
+        cmocka_unit_test(test_int8_products),
+        cmocka_unit_test(test_long_passes),
+        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_float_products),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_wide_experts),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_long_attention),
+        cmocka_unit_test(test_latent_attention),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_products_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

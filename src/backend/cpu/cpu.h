@@ -59,7 +59,7 @@ typedef struct mf__cpu_tile {
 /* Tokens as int8 tiles meet them: of each, its planes, and a scale and a sum of every group. */
 #define MF_CPU_PACKED_BYTES(cols, groups) (MF_CPU_PLANES * (int64_t)(cols) + 8 * (int64_t)(groups))
 
-/* Queries that share a kv head, one per lane, and their running softmax. */
+/* Queries that share a kv head, one per lane, and their running softmax; attend_few has q and o by rows. */
 typedef struct mf__cpu_queries {
     float *q;                                                /* [k_dim][lanes], scaled */
     float *o;                                                /* [v_dim][lanes] */

@@ -76,6 +76,7 @@ mf_status mf__cpu_matmul(mf__cpu_run *r, mf_error *err) {
         mf__tensor row = *p->w;
         row.n_planes = row.n_rows = 1;
         jobs[i].n_blocks = mf__cpu_blocks(r, p->w->n_rows);
+        /* few tokens wait for memory, many for arithmetic, of which f32 needs more */
         jobs[i].cost =
             r->b->n_rows > MF_CPU_FEW ? cols * (m.forms[p->form].form.group ? 2 : 5) : mf__tensor_bytes(&row) + 1;
     }

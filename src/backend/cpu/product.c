@@ -100,8 +100,11 @@ static int64_t batch_tokens(int64_t cols) {
     return fit < LEAST_BATCH ? LEAST_BATCH : fit < MF_CPU_BATCH ? fit : MF_CPU_BATCH;
 }
 
+/* Room for a batch of any matrix with at most so many columns: with fewer, more tokens fit. */
 static int64_t packed_batch_bytes(int64_t cols) {
-    return batch_tokens(cols) * MF_CPU_PACKED_BYTES(cols, cols / MIN_GROUP);
+    int64_t token = MF_CPU_PACKED_BYTES(cols, cols / MIN_GROUP);
+    int64_t most = token * MF_CPU_BATCH < PACKED_BYTES ? token * MF_CPU_BATCH : PACKED_BYTES;
+    return token * LEAST_BATCH > most ? token * LEAST_BATCH : most;
 }
 
 static int64_t workspace_bytes(const mf__cpu_kernels *k, int64_t cols) {

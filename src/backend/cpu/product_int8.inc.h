@@ -12,11 +12,6 @@
 #define LINE 64    /* bytes that are fetched at once */
 #define SPAN 4     /* groups that share a scale of activations */
 #define SOME 32    /* columns that are in the same place for every tile: the smallest group */
-#if defined __AVX2__ && !defined __AVX512F__
-#define TOKENS 4 /* whose sums with a tile are in registers at the same time */
-#else
-#define TOKENS 8
-#endif
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
@@ -71,9 +66,9 @@ static void SET(quant_row)(const mf__cpu_form *form, int64_t cols, const mf__cpu
             vf f = load_f(v->x + i);
             most = max_of(most, max_of(f, -f));
         }
-        float peak = max_lanes(most);
+        float peak = max_lanes(most), inverse = peak > 1e-30f ? MOST / peak : 0; /* below, it is no number */
         for (int64_t g = first; g < end; g++) {
-            quant_group(v->x + g * group, group, peak > 1e-30f ? MOST / peak : 0, v, g); /* below: no number */
+            quant_group(v->x + g * group, group, inverse, v, g);
             v->scale[g] = peak / MOST;
         }
     }
@@ -406,7 +401,7 @@ INLINE vi dot4_at(vi acc, vu8 w, const int8_t *x, int bits) { /* dot4 with the s
 }
 #endif
 
-/* The sums of n tokens and a vector of codes, with which column c of SOME begins. */
+/* Adds the products of a vector of codes and n tokens; they are at place c of SOME. */
 INLINE void add_codes(vi (*sums)[TOKENS], vu8 codes, const int8_t *x, int n, int c, int bits) {
     for (int k = 0; k < MF_CPU_PLANES; k++)
         for (int j = 0; j < n; j++) sums[k][j] = dot4_at(sums[k][j], codes, x + (k * n + j) * SOME + c, bits);

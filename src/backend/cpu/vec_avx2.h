@@ -9,6 +9,7 @@
 #define SET(name) name##_avx2
 #define WIDTH 8
 #define TILE 4
+#define TOKENS 4
 #define OWN_STREAMS
 
 #include "backend/cpu/vec.h"

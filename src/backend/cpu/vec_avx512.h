@@ -9,6 +9,7 @@
 #define SET(name) name##_avx512
 #define WIDTH 16     /* f32 or i32 values in a vector; a vector holds 4 * WIDTH codes */
 #define TILE 8       /* keys of attention whose sums stay in registers */
+#define TOKENS 8     /* of a pass, whose sums with a tile do */
 #define OWN_WIDENING /* the compiler would do it by halves */
 #define OWN_STREAMS
 #define OWN_DOT4_AT /* the compiler would spread the values apart first */

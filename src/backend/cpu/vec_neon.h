@@ -16,6 +16,7 @@
 #endif
 #define WIDTH 4
 #define TILE 8
+#define TOKENS 8
 
 #include "backend/cpu/vec.h"
 

@@ -10,6 +10,7 @@
 #define SET(name) name##_scalar
 #define WIDTH 4
 #define TILE 4
+#define TOKENS 8
 
 #include "backend/cpu/vec.h"
 
