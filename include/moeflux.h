@@ -113,15 +113,15 @@ typedef enum mf_kv { MF_KV_AUTO, MF_KV_F16, MF_KV_F32, MF_KV_INT8 } mf_kv;
 
 typedef struct mf_model_options {
     const char *backend; /* "auto" (NULL): the fastest that can run the model; "cpu", "ref" */
-    bool exact;          /* activations stay f32; otherwise products with quantized weights round them: to 20 bits for a
-                          * token alone, to 15 in a pass of up to 64 tokens, to 8 in longer ones */
+    bool exact;          /* activations stay f32; otherwise products with quantized weights round them to 15 bits */
     mf_kv kv;
-    int n_threads;       /* compute threads; 0: one per physical core this process may use */
-    bool pin_threads;    /* ties each of them but the caller's to a core of its own (Linux) */
-    int64_t ram_bytes;   /* most memory for weights, experts and sessions together; 0: what the machine has left */
+    int n_threads;     /* compute threads; 0: one per physical core this process may use */
+    bool pin_threads;  /* ties each of them but the caller's to a core of its own (Linux) */
+    int64_t ram_bytes; /* most memory for weights, experts and sessions together; 0: what the machine has left */
     mf_io io;
     mf_switch direct;   /* read experts past the page cache (O_DIRECT) */
-    mf_switch prefetch; /* read experts likely to be wanted next while the drive is idle; AUTO: where it saves time */
+    mf_switch prefetch; /* read experts likely to be wanted next while the drive is idle; AUTO: where it saves time. If
+                         * memory has room for all experts, the idle drive reads all of them; not with OFF */
     int n_io_threads;   /* reads at a time; 0: chosen */
     const char *policy; /* which experts stay in memory: "mix" (NULL), "lfu", "lru" */
     const char *const *experts_dirs; /* directories with layer_NN.bin, read side by side; NULL: the model's own */
@@ -160,7 +160,7 @@ typedef struct mf_model_info {
     int64_t expert_bytes;    /* all routed experts */
     int64_t token_bytes;     /* weights that one decoded token touches: a row of the embedding, its experts, the rest */
     int32_t n_expert_layers; /* layers that have routed experts */
-    const char *kv; /* how keys and values are kept: "f16", "f32", "int8" */
+    const char *kv;          /* how keys and values are kept: "f16", "f32", "int8" */
     int64_t kv_bytes_per_token;
     int64_t state_bytes; /* recurrent state of one session */
 } mf_model_info;
@@ -350,7 +350,7 @@ typedef struct mf_stats {
     int64_t hits;   /* ... that were in memory */
     int64_t bytes_wanted;
     int64_t bytes_read;       /* because they were wanted */
-    int64_t bytes_prefetched; /* because they were foretold */
+    int64_t bytes_prefetched; /* because they were foretold, or all experts fit */
     int64_t stall_ns;         /* compute waited for experts */
     int64_t busy_ns;          /* at least one read was under way */
     int64_t evictions, read_errors;

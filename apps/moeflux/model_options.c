@@ -72,7 +72,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .value = &m->prefetch,
          .arg = "on|off",
          .choices = switches,
-         .help = "read likely experts ahead (default: where it is faster)"},
+         .help = "read likely experts ahead (default: where it is faster), and all of them where they fit"},
         {.name = "policy",
          .kind = OPT_CHOICE,
          .value = &m->policy,

@@ -1,5 +1,6 @@
 /* The feed: which piece is read next. Demands in the order they came; guesses only while no demand is waiting or under
- * way, and few at a time, so that a demand that comes meanwhile waits for little. */
+ * way, and few at a time, so that a demand that comes meanwhile waits for little. Where all experts fit, the idle drive
+ * also brings in what nobody has asked for yet, so that a model that fits soon reads nothing any more. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -90,13 +91,29 @@ static int32_t start_guess(mf__store *s) {
         if (g.key >= 0 && s->where[g.key] < 0) {
             if (!s->mapped && mf__slots_make_room(s, 1, true, &slot) < 1) return -1;
             s->stats.predictors[g.who].read++;
-            mf__slot_start(s, slot, g.key, g.who);
+            mf__slot_start(s, slot, g.key, false, g.who);
         } else {
             slot = -1;
         }
         s->guess_head = (s->guess_head + 1) % s->guess_cap;
         s->n_guesses--;
         if (slot >= 0) return slot;
+    }
+    return -1;
+}
+
+/* The next expert that is in no slot becomes one that is being read; it throws nothing out. */
+static int32_t start_fill(mf__store *s) {
+    if (s->limit < s->n_real) return -1; /* memory was lent, or is short: it may come back */
+    for (; s->filling; s->fill_next++) {
+        mf__key key = s->fill_next;
+        if (key == s->n_keys) s->filling = false;
+        if (!s->filling || s->where[key] >= 0 || !mf__files_has(s, key / s->n_experts)) continue;
+        int32_t slot = key;
+        if (s->mapped ? s->slots[slot].state != MF_SLOT_FREE : mf__slots_find_free(s, 1, &slot) < 1) return -1;
+        mf__slot_start(s, slot, key, false, -1);
+        s->fill_next++; /* also when it fails: a turn that wants it will say why */
+        return slot;
     }
     return -1;
 }
@@ -109,7 +126,9 @@ static int32_t choose_slot(mf__store *s) {
     if (s->stopping || s->in_flight[0] + s->in_flight[1] >= s->depth) return -1;
     if (s->queues[0].head >= 0) return s->queues[0].head;
     if (!guesses_may_go(s)) return -1;
-    return s->queues[1].head >= 0 ? s->queues[1].head : start_guess(s);
+    if (s->queues[1].head >= 0) return s->queues[1].head;
+    int32_t slot = start_guess(s);
+    return slot >= 0 ? slot : start_fill(s);
 }
 
 bool mf__feed_take(mf__store *s, bool wait, mf__piece *out) {
@@ -118,7 +137,8 @@ bool mf__feed_take(mf__store *s, bool wait, mf__piece *out) {
     while ((slot = choose_slot(s)) < 0 && wait && !s->stopping) pthread_cond_wait(&s->work, &s->lock);
     if (slot >= 0) {
         fill_piece(s, slot, out);
-        if (s->queues[0].head >= 0 || s->queues[1].head >= 0 || s->n_guesses) pthread_cond_signal(&s->work);
+        if (s->queues[0].head >= 0 || s->queues[1].head >= 0 || s->n_guesses || s->filling)
+            pthread_cond_signal(&s->work);
     }
     pthread_mutex_unlock(&s->lock);
     return slot >= 0;

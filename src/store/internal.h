@@ -2,7 +2,8 @@
  *
  *   slot     room for one expert. Streaming: in the arena. Mapped: the expert's place in the mapped file.
  *   piece    a part of one expert's bytes: the unit of reading, so that a demand never waits behind a large prefetch
- *   feed     what I/O engines pull pieces from: demanded slots first, then predictions when nothing is demanded
+ *   feed     what I/O engines pull pieces from: demanded slots first, then predictions when nothing is demanded, then,
+ *            where all experts fit, those that nobody has asked for yet
  *
  *   FREE --claim--> READING --last piece--> READY --evict--> FREE
  *                      \--a piece failed--> FAILED --last unpin--> FREE
@@ -108,6 +109,7 @@ struct mf__store {
     /* slots */
     uint8_t *arena;
     int64_t arena_bytes, slot_bytes;
+    int n_real;  /* experts that there are */
     int n_slots; /* in the arena */
     int limit;   /* slots that may be used now */
     int cap;     /* tests: never more than this; 0: no such cap */
@@ -133,6 +135,8 @@ struct mf__store {
     int depth;          /* pieces in flight at most */
     mf__guess *guesses; /* ring */
     int guess_cap, guess_head, n_guesses;
+    bool filling; /* there may be experts that were never read, and room for all of them */
+    mf__key fill_next;
     mf__io *io;
 
     /* predictors */
@@ -211,7 +215,9 @@ void mf__slots_apply_limit(mf__store *s);
 int64_t mf__slots_least(const mf__store *s); /* budget that still has one slot, besides what is lent */
 /* Up to n slots that may be overwritten, best first, FREE on return. guess: for a prediction. */
 int mf__slots_make_room(mf__store *s, int n, bool guess, int32_t *out);
-void mf__slot_start(mf__store *s, int32_t slot, mf__key key, int who); /* READING, queued */
+int mf__slots_find_free(mf__store *s, int n, int32_t *out); /* the part of it that throws nothing out */
+/* READING, queued; demand: pinned by the turn that wants it, otherwise who foretold it (-1: nobody). */
+void mf__slot_start(mf__store *s, int32_t slot, mf__key key, bool demand, int who);
 void mf__slot_unpin(mf__store *s, int32_t slot);
 void mf__slot_free(mf__store *s, int32_t slot);    /* from any state; not pinned, not in flight */
 void mf__slot_promote(mf__store *s, int32_t slot); /* a guess that is wanted now */

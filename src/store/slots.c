@@ -70,8 +70,9 @@ static mf_status create_arena(mf__store *s, mf_error *err) {
 }
 
 mf_status mf__slots_create(mf__store *s, mf_error *err) {
-    int64_t n = n_real_keys(s);
+    s->n_real = n_real_keys(s);
     s->slot_bytes = slot_size(s);
+    int64_t n = s->n_real;
     if (s->mapped) {
         n = s->n_keys; /* slot i is the place of key i */
     } else if (s->budget) {
@@ -179,14 +180,14 @@ void mf__slot_free(mf__store *s, int32_t slot) {
     }
 }
 
-void mf__slot_start(mf__store *s, int32_t slot, mf__key key, int who) {
+void mf__slot_start(mf__store *s, int32_t slot, mf__key key, bool demand, int who) {
     mf__slot *x = &s->slots[slot];
     *x = (mf__slot){.state = MF_SLOT_READING, .who = (int8_t)who, .queue = -1, .prev = -1, .next = -1};
-    x->pins = who < 0;
+    x->pins = demand;
     s->keys[slot] = key;
     s->where[key] = slot;
     s->n_free--;
-    mf__queue_push(s, who >= 0, slot, false);
+    mf__queue_push(s, !demand, slot, false);
 }
 
 void mf__slot_promote(mf__store *s, int32_t slot) {
@@ -237,15 +238,20 @@ static int evict(mf__store *s, bool (*may)(const void *, int), int n, int32_t *o
     return n_found;
 }
 
-int mf__slots_make_room(mf__store *s, int n, bool guess, int32_t *out) {
+int mf__slots_find_free(mf__store *s, int n, int32_t *out) {
     int got = 0;
-    if (guess && (s->n_ready_unused + s->in_flight[1] + 1) * GUESS_SHARE > s->limit) return 0;
     for (int left = s->n_free; left > 0 && got < n; s->scan++) {
         if (s->scan >= s->limit) s->scan = 0;
         if (s->slots[s->scan].state != MF_SLOT_FREE) continue;
         out[got++] = s->scan;
         left--;
     }
+    return got;
+}
+
+int mf__slots_make_room(mf__store *s, int n, bool guess, int32_t *out) {
+    if (guess && (s->n_ready_unused + s->in_flight[1] + 1) * GUESS_SHARE > s->limit) return 0;
+    int got = mf__slots_find_free(s, n, out);
     if (got < n) got += evict(s, evictable, n - got, out + got);
     if (got < n && !guess) got += evict(s, evictable_guess, n - got, out + got);
     return got;

@@ -35,6 +35,7 @@ typedef struct mf__store_config {
     mf_io io;                 /* AUTO: see mf__store_open */
     mf_switch direct;         /* read past the page cache */
     mf_switch prefetch;
+    bool fill;             /* where all experts fit, read them while the drive is idle; not with prefetch OFF */
     int n_io_threads;      /* reads at a time; 0: chosen */
     const char *policy;    /* NULL: the default */
     const char *cache_dir; /* where the speed of drives is remembered; NULL: nowhere */

@@ -113,7 +113,7 @@ static void claim_missing(mf__turn *t) {
         int32_t slot = s->mapped ? key : room[used];
         if (s->mapped && s->slots[slot].state != MF_SLOT_FREE) continue; /* failed, and somebody still looks at it */
         used++;
-        mf__slot_start(s, slot, key, -1);
+        mf__slot_start(s, slot, key, true, -1);
         claim(t, i, slot, true);
         t->stats.bytes_read += s->bytes;
     }

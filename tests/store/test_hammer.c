@@ -144,6 +144,7 @@ static void hammer_one(mf_io io, mf_switch direct, const char *policy, int n_io_
                           .io = io,
                           .direct = direct,
                           .prefetch = MF_SWITCH_ON,
+                          .fill = true, /* mapped, everything fits */
                           .n_io_threads = n_io_threads,
                           .policy = policy,
                           .fault = bad_drive,

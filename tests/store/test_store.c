@@ -399,7 +399,7 @@ static void pressure_shrinks_the_cache(void **state) {
 static void wait_idle(mf__store *s) {
     for (int i = 0; i < 120000; i++) { /* two minutes: a busy machine is no reason to fail */
         pthread_mutex_lock(&s->lock);
-        bool idle = !s->n_guesses && !s->in_flight[0] && !s->in_flight[1] && s->queues[1].head < 0;
+        bool idle = !s->n_guesses && !s->filling && !s->in_flight[0] && !s->in_flight[1] && s->queues[1].head < 0;
         pthread_mutex_unlock(&s->lock);
         if (idle) return;
         usleep(1000);
@@ -442,6 +442,96 @@ static void hints_become_hits(void **state) {
     turn_all(t, &f, 1, wanted, 4);
     mf__store_stats_get(s, &st);
     assert_int_equal(st.predictors[MF_PREDICTOR_LAST_TOKEN].right, 4);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+/* The second of two reads at the store's beginning fails. */
+static int64_t second_read_fails(void *user, int64_t n) {
+    return atomic_fetch_add((atomic_int *)user, 1) == 1 ? -EIO : n;
+}
+
+/* Where everything fits the idle drive reads all there is: no turn misses then. */
+static void all_experts_come_where_they_fit(void **state) {
+    (void)state;
+    expert_files f;
+    int32_t ids[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    assert_true(expert_files_make(&f, "fill", 3, 8, MB, MB));
+    unlink(f.paths[1]);
+    f.files[1] = NULL;
+    for (int io = MF_IO_MMAP; io <= MF_IO_URING; io++) {
+        mf__store_config c = config_of(&f);
+        mf_stats st;
+        c.io = (mf_io)io;
+        c.prefetch = MF_SWITCH_AUTO;
+        c.fill = true;
+        c.budget = 17 * MB;
+        mf__store *s = open_store(&c);
+        mf__turn *t = new_turn(s);
+        wait_idle(s);
+        check(s);
+        turn_all(t, &f, 2, ids, 8);
+        turn_all(t, &f, 0, ids, 8);
+        mf__store_stats_get(s, &st);
+        assert_int_equal(st.hits, 16);
+        assert_int_equal(st.bytes_read, 0);
+        assert_int_equal(st.bytes_prefetched, 16 * MB);
+        assert_int_equal(st.cache_bytes, 16 * MB);
+        assert_int_equal(st.evictions, 0);
+        mf__turn_free(t);
+        mf__store_close(s);
+    }
+    expert_files_remove(&f);
+}
+
+static void nothing_is_filled_without_room_or_leave(void **state) {
+    (void)state;
+    expert_files f;
+    int32_t ids[2] = {6, 1};
+    assert_true(expert_files_make(&f, "nofill", 2, 8, MB, MB));
+    for (int i = 0; i < 2; i++) {
+        mf__store_config c = config_of(&f);
+        mf_stats st;
+        c.prefetch = i ? MF_SWITCH_OFF : MF_SWITCH_AUTO;
+        c.fill = true;
+        c.budget = i ? 17 * MB : 15 * MB; /* of 16 */
+        mf__store *s = open_store(&c);
+        mf__turn *t = new_turn(s);
+        turn_all(t, &f, 1, ids, 2);
+        usleep(20000);
+        mf__store_stats_get(s, &st);
+        assert_int_equal(st.bytes_prefetched, 0);
+        assert_int_equal(st.cache_bytes, 2 * MB);
+        mf__turn_free(t);
+        mf__store_close(s);
+    }
+    expert_files_remove(&f);
+}
+
+static void filling_goes_on_after_an_error(void **state) {
+    (void)state;
+    expert_files f;
+    int32_t ids[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    assert_true(expert_files_make(&f, "fillerr", 1, 8, MB, MB));
+    atomic_int n_reads = 0;
+    mf__store_config c = config_of(&f);
+    mf_stats st;
+    c.prefetch = MF_SWITCH_AUTO;
+    c.fill = true;
+    c.fault = second_read_fails;
+    c.fault_user = &n_reads;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    wait_idle(s);
+    check(s);
+    mf__store_stats_get(s, &st);
+    assert_int_equal(st.read_errors, 1);
+    assert_int_equal(st.cache_bytes, 7 * MB);
+    turn_all(t, &f, 0, ids, 8); /* wanted, it is read again */
+    mf__store_stats_get(s, &st);
+    assert_int_equal(st.hits, 7);
+    assert_int_equal(st.bytes_read, MB);
     mf__turn_free(t);
     mf__store_close(s);
     expert_files_remove(&f);
@@ -746,6 +836,9 @@ int main(void) {
         cmocka_unit_test(shrinking_waits_for_pins),
         cmocka_unit_test(pressure_shrinks_the_cache),
         cmocka_unit_test(hints_become_hits),
+        cmocka_unit_test(all_experts_come_where_they_fit),
+        cmocka_unit_test(nothing_is_filled_without_room_or_leave),
+        cmocka_unit_test(filling_goes_on_after_an_error),
         cmocka_unit_test(a_bad_predictor_is_sent_to_rest),
         cmocka_unit_test(reading_ahead_must_pay),
         cmocka_unit_test(read_errors_come_out_and_pass),
