@@ -134,6 +134,8 @@ typedef struct mf__cpu_kernels {
 
     /* product_f32.inc.h */
     void (*decode_row)(const mf__tensor *w, int64_t row, float *out);
+    /* as they are stored; false: not those of this type. ld = lanes */
+    bool (*rows_f32)(const mf__tensor *w, int64_t row, int n_rows, const mf__cpu_vec *x, int n, float *y);
     void (*many_f32)(const mf__cpu_tile *w, int n_rows, const mf__cpu_vec *x, int n, float *y); /* ld = lanes */
 
     /* rowwise.inc.h */

@@ -134,7 +134,7 @@ mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspac
     return *out ? MF_OK : no_scratch(r, err);
 }
 
-/* Whether int8 products decode tiles. Rows of sequences apart are multiplied one by one, as a single one is. */
+/* Whether products decode tiles. Rows of sequences apart are multiplied one by one, as a single one is. */
 static bool tiled(const mf__cpu_run *r, const mf__cpu_batch *x) {
     return x->all > MF_CPU_FEW && !r->b->apart;
 }
@@ -161,6 +161,7 @@ void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cp
                       int k) {
     float *out = ws->out[k];
     if (!x->form.group) {
+        if (!tiled(r, x) && r->k->rows_f32(b->w, b->row, b->n_rows, x->x, x->n, out)) return;
         ws->tile.cols = b->w->n_cols;
         for (int i = 0; i < b->n_rows; i++) r->k->decode_row(b->w, b->row + i, ws->tile.w + i * ws->tile.stride);
         r->k->many_f32(&ws->tile, b->n_rows, x->x, x->n, out);
