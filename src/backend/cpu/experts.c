@@ -14,6 +14,7 @@
 
 #define PASS_BYTES (48 << 20)
 #define PASS_LEAST 256 /* pairs */
+#define CHAINS 512
 
 /* One expert and its pairs in a pass. */
 typedef struct expert {
@@ -29,6 +30,7 @@ typedef struct moe {
     mf__cpu_form form_in, form_mid;
     mf__cpu_rows rows;                     /* the tokens */
     int32_t max_pairs, n_pairs, n_experts; /* of a pass, and so far */
+    int32_t first[CHAINS], *next;          /* [n * top_k]: pairs of experts that are equal modulo CHAINS, in order */
     int32_t *pairs;                        /* [max_pairs]: token * top_k + k */
     mf__cpu_vec *in;                       /* [max_pairs]: the token's */
     mf__cpu_rows mid;                      /* [max_pairs]: inputs of down */
@@ -51,9 +53,9 @@ int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf_
     int64_t hidden = g->bufs[op->in[0]].cols, inner = op->p.moe.n_inner;
     int64_t wide = hidden > inner ? hidden : inner, pairs = max_pairs(inner, (int64_t)n * op->p.moe.top_k);
     return mf__cpu_rows_bytes(n, hidden) + mf__cpu_rows_bytes(pairs, inner) + mf__cpu_round(pairs * inner * 4) +
-           mf__cpu_round(pairs * 4) + mf__cpu_round(pairs * (int64_t)sizeof(mf__cpu_vec)) +
-           mf__cpu_round(pairs * (int64_t)sizeof(expert)) + mf__cpu_round(pairs * (int64_t)sizeof(mf__cpu_job)) +
-           mf__cpu_workspaces_bytes(k, threads, wide);
+           mf__cpu_round((int64_t)n * op->p.moe.top_k * 4) + mf__cpu_round(pairs * 4) +
+           mf__cpu_round(pairs * (int64_t)sizeof(mf__cpu_vec)) + mf__cpu_round(pairs * (int64_t)sizeof(expert)) +
+           mf__cpu_round(pairs * (int64_t)sizeof(mf__cpu_job)) + mf__cpu_workspaces_bytes(k, threads, wide);
 }
 
 /* ---- the steps --------------------------------------------------------------------------------------------------- */
@@ -148,12 +150,22 @@ static void add_expert(moe *m, int32_t id) {
                                           .first = m->n_pairs};
 }
 
+static void chain_pairs(moe *m) {
+    const int32_t *ids = m->r->b->bufs[m->r->op->in[1]];
+    for (int i = 0; i < CHAINS; i++) m->first[i] = -1;
+    for (int32_t i = m->r->b->n_rows * m->r->op->p.moe.top_k - 1; i >= 0; i--) {
+        int32_t *first = &m->first[(uint32_t)ids[i] % CHAINS];
+        m->next[i] = *first;
+        *first = i;
+    }
+}
+
 /* Gathers the pairs of an expert, and runs what has gathered when the memory of a pass is used up. */
 static void add_pairs(moe *m, int32_t id) {
     const int32_t *ids = m->r->b->bufs[m->r->op->in[1]];
-    int32_t top = m->r->op->p.moe.top_k, n = m->r->b->n_rows * top;
+    int32_t top = m->r->op->p.moe.top_k;
     bool added = false;
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = m->first[id % CHAINS]; i >= 0; i = m->next[i]) {
         if (ids[i] != id) continue;
         if (m->n_pairs == m->max_pairs) {
             run_pass(m);
@@ -180,11 +192,12 @@ static mf_status set_up(moe *m, mf_error *err) {
     MF__TRY(mf__cpu_take_rows(r, m->max_pairs, m->inner, m->form_mid, &m->mid, err));
     MF__TRY(mf__cpu_take_workspaces(r, wide, &m->workspaces, err));
     m->act = mf__cpu_take(&r->scratch, n * m->inner * 4);
+    m->next = mf__cpu_take(&r->scratch, (int64_t)r->b->n_rows * r->op->p.moe.top_k * 4);
     m->pairs = mf__cpu_take(&r->scratch, n * 4);
     m->in = mf__cpu_take(&r->scratch, n * (int64_t)sizeof *m->in);
     m->experts = mf__cpu_take(&r->scratch, n * (int64_t)sizeof *m->experts);
     m->jobs = mf__cpu_take(&r->scratch, n * (int64_t)sizeof *m->jobs);
-    if (!m->act || !m->pairs || !m->in || !m->experts || !m->jobs)
+    if (!m->act || !m->next || !m->pairs || !m->in || !m->experts || !m->jobs)
         return mf__fail(err, MF_E_INTERNAL, "op %s of graph %s needs scratch that was not reserved", r->op->label,
                         r->g->name);
     for (int64_t i = 0; i < n; i++) m->mid.vecs[i].x = m->act + i * m->inner;
@@ -199,6 +212,7 @@ mf_status mf__cpu_experts(mf__cpu_run *r, mf_error *err) {
     m.form_in = common_form(r, bank->layout);
     m.form_mid = mf__cpu_form_for(r, &down);
     MF__TRY(set_up(&m, err));
+    chain_pairs(&m);
     for (int32_t e = 0; e < bank->n_experts; e++)
         if (bank->blobs[e]) add_pairs(&m, e);
     if (m.n_pairs) run_pass(&m);
