@@ -133,12 +133,32 @@ static void bind_segments(const mf__pass *pass, int layer) {
     }
 }
 
-/* Of the last layer nothing is kept but the state: only rows whose logits are wanted go through its second half, unless
- * somebody is looking. */
+/* Of the last layer nothing is kept but the state: only rows whose logits are wanted go through it, unless somebody is
+ * looking. */
 static int32_t rows_through(const mf__pass *pass, int layer) {
     const mf_session *s = pass->sessions[0];
     const mf_model *m = s->model;
     return layer + 1 < m->info.n_layers || s->opt.probe.fn || m->routes.fn ? pass->n_rows : pass->n_logits;
+}
+
+/* The first half of a layer. Rows before `first` have an end there: where that is all they leave behind, they go no
+ * further than keys and values. */
+static mf_status run_mix(const mf__pass *pass, int layer, int32_t first, mf_error *err) {
+    mf_model *m = pass->sessions[0]->model;
+    const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[layer]];
+    mf__segment *seg = &m->ws.segs[0];
+    run r = {.g = k->mix, .weights = m->layers[layer][0], .n_rows = pass->n_rows, .n_segs = pass->n};
+    bind_segments(pass, layer);
+    if (!first || !k->cache || pass->n > 1) return submit(m, &r, err);
+    r.g = k->cache;
+    r.n_rows = seg->n_rows = first;
+    MF__TRY(submit(m, &r, err));
+    if (first == pass->n_rows) return MF_OK;
+    r.g = k->mix;
+    r.first_row = first;
+    r.n_rows = seg->n_rows = pass->n_rows - first;
+    seg->pos += first;
+    return submit(m, &r, err);
 }
 
 mf_status mf__forward_layer(const mf__pass *pass, int layer, mf_error *err) {
@@ -146,8 +166,7 @@ mf_status mf__forward_layer(const mf__pass *pass, int layer, mf_error *err) {
     const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[layer]];
     mf__weight_set *w = m->layers[layer];
     int32_t n = pass->n_rows, through = rows_through(pass, layer), first = n - through;
-    bind_segments(pass, layer);
-    MF__TRY(submit(m, &(run){.g = k->mix, .weights = w[0], .n_rows = n, .n_segs = pass->n}, err));
+    MF__TRY(run_mix(pass, layer, first, err));
     if (!through) return MF_OK;
     if (k->experts)
         MF__TRY(run_moe(m, layer, first, through, err));

@@ -32,6 +32,7 @@ static needs count_needs(const mf_model *m, int32_t n_rows) {
         mf__layer_graphs(&m->bp.kinds[k], graphs);
         for (int i = 0; i < MF_LAYER_GRAPHS; i++) add_graph(m, graphs[i], n_rows, &need);
         add_graph(m, m->bp.kinds[k].ahead, n_rows, &need);
+        add_graph(m, m->bp.kinds[k].cache, n_rows, &need);
     }
     return need;
 }

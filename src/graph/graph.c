@@ -85,7 +85,7 @@ mf_status mf__graph_finish(mf__graph *g, mf_error *err) {
     lifetimes(g);
     for (int b = 0; b < g->n_bufs; b++) {
         const mf__buf_info *buf = &g->bufs[b];
-        if (buf->port == MF_PORT_NONE && buf->first < 0)
+        if (buf->port == MF_PORT_NONE && buf->first < 0 && buf->last >= 0)
             return mf__fail(err, MF_E_INTERNAL, "graph %s: buffer %d (%s) is read but never written", g->name, b,
                             buf->label);
         for (int o = 0; o < b; o++)
@@ -96,6 +96,32 @@ mf_status mf__graph_finish(mf__graph *g, mf_error *err) {
     colour(g);
     g->finished = true;
     return MF_OK;
+}
+
+static bool changes_state(const mf__op *op) {
+    return op->kind == MF_OP_KV_APPEND || op->kind == MF_OP_CONV1D || op->kind == MF_OP_DELTA_NET;
+}
+
+mf_status mf__graph_state_part(const mf__graph *g, mf__graph **out, mf_error *err) {
+    bool needed[MF_MAX_BUFS] = {false}, keep[MF_MAX_OPS];
+    MF__TRY(mf__graph_create(g->name, out, err));
+    mf__graph *part = *out;
+    memcpy(part->bufs, g->bufs, sizeof part->bufs);
+    memcpy(part->weights, g->weights, sizeof part->weights);
+    part->n_bufs = g->n_bufs;
+    part->n_weights = g->n_weights;
+    for (int i = g->n_ops - 1; i >= 0; i--) {
+        const mf__op *op = &g->ops[i];
+        keep[i] = changes_state(op);
+        for (int k = 0; k < MF_OP_OUT; k++) keep[i] = keep[i] || (op->out[k] >= 0 && needed[op->out[k]]);
+        for (int k = 0; keep[i] && k < MF_OP_IN; k++)
+            if (op->in[k] >= 0) needed[op->in[k]] = true;
+    }
+    for (int i = 0; i < g->n_ops; i++)
+        if (keep[i]) part->ops[part->n_ops++] = g->ops[i];
+    for (int b = 0; b < part->n_bufs; b++)
+        if (part->bufs[b].port == MF_PORT_NONE) part->bufs[b].colour = 0; /* also of those that nobody uses any more */
+    return mf__graph_finish(part, err);
 }
 
 static int64_t colour_bytes(const mf__graph *g, int c, int32_t n_rows) {

@@ -42,8 +42,8 @@ MF_ROLES(ROLE)
     X(H_POST, "h_post") /* its norm: the experts' input */                                                             \
     X(ROUTE_IDS, "route_ids")                                                                                          \
     X(ROUTE_SHARES, "route_shares")                                                                                    \
-    X(AHEAD_IDS, "ahead_ids") /* experts that a later layer may want */                                                                                    \
-    X(SHARED, "shared") /* the shared expert's output */                                                               \
+    X(AHEAD_IDS, "ahead_ids") /* experts that a later layer may want */                                                \
+    X(SHARED, "shared")       /* the shared expert's output */                                                         \
     X(SHARED_SCORE, "shared_score")                                                                                    \
     X(PAIRS, "pairs")                                                                                                  \
     X(FINAL_NORM, "final_norm")                                                                                        \
@@ -123,6 +123,10 @@ void mf__graph_free(mf__graph *g); /* NULL is fine */
 
 /* Checks, computes lifetimes and colours the scratch. Nothing can be added afterwards. */
 mf_status mf__graph_finish(mf__graph *g, mf_error *err);
+
+/* What of a finished graph its state depends on: the same buffers and weights, fewer ops. It uses g's names and must
+ * not outlive it. */
+mf_status mf__graph_state_part(const mf__graph *g, mf__graph **out, mf_error *err);
 
 /* Bytes of scratch for n_rows rows, and where each scratch buffer lies in it. addr has n_bufs entries; ports are left
  * alone. Colours start at multiples of 64 bytes. */

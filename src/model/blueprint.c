@@ -53,6 +53,7 @@ static void size_state(const mf__config *c, mf__layer_kind *kind) {
 static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error *err) {
     size_state(c, kind);
     MF__TRY(build_mix(c, kind, &kind->mix, err));
+    if (!kind->delta_floats) MF__TRY(mf__graph_state_part(kind->mix, &kind->cache, err));
     if (kind->dense) return mf__part_dense(c, &kind->combine, err);
     if (c->moe.n_shared_inner) MF__TRY(mf__part_shared(c, &kind->shared, err));
     MF__TRY(mf__part_ahead(c, &kind->ahead, err));
@@ -107,6 +108,7 @@ void mf__blueprint_free(mf__blueprint *bp) {
     mf__graph_free(bp->embed);
     mf__graph_free(bp->tail);
     for (int i = 0; i < bp->n_kinds; i++) {
+        mf__graph_free(bp->kinds[i].cache);
         mf__graph_free(bp->kinds[i].mix);
         mf__graph_free(bp->kinds[i].shared);
         mf__graph_free(bp->kinds[i].experts);

@@ -15,8 +15,10 @@
  *   shared   H_POST -> SHARED, SHARED_SCORE                       runs while experts are fetched; NULL: none
  *   experts  H_POST, ROUTE_IDS -> PAIRS                           may run several times, as experts arrive
  *   combine  H_MID, PAIRS, ROUTE_SHARES, SHARED... -> HIDDEN
- *   ahead    HIDDEN -> AHEAD_IDS                                  the layer's router, run before its turn; no weights
- * of its own: they are mix's
+ *   ahead    HIDDEN -> AHEAD_IDS                                  the layer's router, run before its turn
+ *   cache    HIDDEN -> keys and values                            what mix leaves behind, for rows that end there
+ *
+ * ahead and cache have no weights of their own: they are mix's.
  *
  * A dense layer has no experts and no shared graph; its combine is the whole feed-forward: H_MID, H_POST -> HIDDEN. */
 typedef struct mf__layer_kind {
@@ -25,6 +27,7 @@ typedef struct mf__layer_kind {
     bool dense;
     mf__graph *mix, *shared, *experts, *combine;
     mf__graph *ahead;                  /* not among MF_LAYER_GRAPHS; NULL for dense layers */
+    mf__graph *cache;                  /* neither; NULL for layers with a recurrent state */
     int32_t k_cols, v_cols;            /* KV row widths; 0: keeps no KV */
     int64_t conv_floats, delta_floats; /* recurrent state; 0: none */
 } mf__layer_kind;

@@ -56,6 +56,30 @@ static void test_save_load_save_is_identical(void **state) {
     mf_model_close(m);
 }
 
+/* Which rows' logits are asked for changes neither them nor the state. */
+static void test_unwanted_rows_leave_the_same_state(void **state) {
+    enum { N = 21 };
+    mf_model *m = any_open(*state);
+    size_t vocab = (size_t)mf_model_info_get(m)->n_vocab;
+    float *all = any_row(m, N), *some = any_row(m, N), *want = any_row(m, 1);
+    mf_session *a = any_session(m);
+    assert_int_equal(mf_eval_prompt(a, prompt, N, 0, all, N * vocab, NULL), MF_OK);
+    any_eval(m, a, &(int32_t){7}, 1, want);
+    for (size_t rows = 0; rows < N; rows += 4) {
+        mf_session *b = any_session(m);
+        assert_int_equal(mf_eval_prompt(b, prompt, N, 0, rows ? some : NULL, rows * vocab, NULL), MF_OK);
+        assert_memory_equal(some, all + (N - rows) * vocab, rows * vocab * sizeof *some);
+        any_eval(m, b, &(int32_t){7}, 1, some);
+        any_same(m, want, some);
+        mf_session_free(b);
+    }
+    mf_session_free(a);
+    free(all);
+    free(some);
+    free(want);
+    mf_model_close(m);
+}
+
 static void test_damaged_snapshots_change_nothing(void **state) {
     mf_model *m = any_open(*state);
     float *want = any_row(m, 1), *got = any_row(m, 1);
@@ -398,6 +422,7 @@ static void test_prefix_reuse_is_exact(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_save_load_save_is_identical),
+        cmocka_unit_test(test_unwanted_rows_leave_the_same_state),
         cmocka_unit_test(test_damaged_snapshots_change_nothing),
         cmocka_unit_test(test_a_snapshot_must_fit_the_context),
         cmocka_unit_test(test_a_snapshot_of_another_kv_type_is_refused),

@@ -153,7 +153,7 @@ mf_status mf__backend_cpu_create(mf__pool *pool, const mf__cpu_options *opt, mf_
     cpu->exact = opt->exact;
     mf__cpu_kernels_fill(opt->level, &cpu->kernels);
     cpu->base = (mf__backend){.name = "cpu",
-                              .numerics = opt->exact ? "f32" : "int8x3",
+                              .numerics = opt->exact ? "f32" : "int8x4",
                               .free = cpu_free,
                               .alloc = cpu_alloc,
                               .release = cpu_release,

@@ -98,6 +98,44 @@ static void inputs_are_never_aliased(void **state) {
     mf__graph_free(g);
 }
 
+/* Of attention the state wants the input's norm, keys and values; not what only queries need. */
+static void the_state_needs_a_part_of_a_graph(void **state) {
+    (void)state;
+    mf_error err;
+    mf__graph *g = make(), *part = NULL;
+    mf__op_params rope = {.rope = {.n_heads = 2, .head_dim = 4, .n_rot = 4, .scale = 1}};
+    mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, 8);
+    mf__normed x = mf__g_norm(g, h, mf__g_vector(g, "norm", 1, 8), 1e-6f);
+    mf__act q = mf__g_project(g, x, mf__g_matrix(g, "q", 8, 8), MF_NO_WEIGHT, "q");
+    mf__act k = mf__g_project(g, x, mf__g_matrix(g, "k", 8, 8), MF_NO_WEIGHT, "k");
+    mf__act v = mf__g_project(g, x, mf__g_matrix(g, "v", 8, 8), MF_NO_WEIGHT, "v");
+    mf__w freq = mf__g_vector(g, "freq", 1, 2);
+    mf__g_rope(g, q, freq, rope, "q_rope");
+    mf__g_rope(g, k, freq, rope, "k_rope"); /* in place, and needed for what it does */
+    mf__g_kv_append(g, k, v);
+    mf__act o = mf__g_attention(g, q, MF_NO_WEIGHT,
+                                (mf__op_params){.attn = {.n_heads = 2, .n_kv_heads = 2, .head_dim = 4, .scale = 1}});
+    mf__g_export(g, mf__g_add(g, h, o).id, MF_PORT_H_MID);
+    assert_int_equal(mf__graph_finish(g, &err), MF_OK);
+    assert_int_equal(mf__graph_state_part(g, &part, &err), MF_OK);
+    static const char *const LABELS[] = {"k", "v", "k_rope"};
+    static const mf__op_kind KINDS[] = {MF_OP_RMS_NORM, MF_OP_MATMUL, MF_OP_MATMUL, MF_OP_ROPE, MF_OP_KV_APPEND};
+    assert_int_equal(part->n_ops, 5);
+    for (int i = 0; i < 5; i++) assert_int_equal(part->ops[i].kind, KINDS[i]);
+    for (int i = 0; i < 3; i++) assert_string_equal(part->ops[i + 1].label, LABELS[i]);
+    assert_int_equal(part->n_weights, g->n_weights);
+    void *addr[MF_MAX_BUFS];
+    int64_t bytes = mf__graph_scratch_bytes(part, 3);
+    char *scratch = malloc((size_t)bytes);
+    mf__graph_place(part, 3, scratch, addr);
+    for (int b = 0; b < part->n_bufs; b++)
+        if (part->bufs[b].port == MF_PORT_NONE && part->bufs[b].last >= 0)
+            assert_in_range((uintptr_t)addr[b], (uintptr_t)scratch, (uintptr_t)(scratch + bytes - 3 * 8 * 4));
+    free(scratch);
+    mf__graph_free(part);
+    mf__graph_free(g);
+}
+
 static void expect_error(mf__graph *g, const char *part) {
     mf_error err = {0};
     assert_int_equal(mf__graph_finish(g, &err), MF_E_INTERNAL);
@@ -184,9 +222,13 @@ static void the_dump_names_ops_and_ports(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_chain_needs_two_colours),    cmocka_unit_test(overlapping_lives_never_share),
-        cmocka_unit_test(colouring_is_deterministic),   cmocka_unit_test(inputs_are_never_aliased),
-        cmocka_unit_test(shapes_are_checked),           cmocka_unit_test(misuse_is_caught),
+        cmocka_unit_test(a_chain_needs_two_colours),
+        cmocka_unit_test(overlapping_lives_never_share),
+        cmocka_unit_test(colouring_is_deterministic),
+        cmocka_unit_test(inputs_are_never_aliased),
+        cmocka_unit_test(the_state_needs_a_part_of_a_graph),
+        cmocka_unit_test(shapes_are_checked),
+        cmocka_unit_test(misuse_is_caught),
         cmocka_unit_test(the_dump_names_ops_and_ports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
