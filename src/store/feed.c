@@ -1,10 +1,13 @@
 /* The feed: which piece is read next. Demands in the order they came; guesses only while no demand is waiting or under
- * way, and few at a time, so that a demand that comes meanwhile waits for little. Where all experts fit, the idle drive
- * also brings in what nobody has asked for yet, so that a model that fits soon reads nothing any more. */
+ * way, and few at a time, so that a demand that comes meanwhile waits for little. Where all experts fit, a drive that
+ * nobody needs brings in what was never asked for, so that a model that fits soon reads nothing any more. */
 #include <stdlib.h>
 #include <time.h>
 
 #include "store/internal.h"
+
+/* Demands follow one another closely at first: what is read between them would only hold up the next one. */
+#define FILL_PAUSE_NS 5000000
 
 _Static_assert((int)MF_PREDICT_COUNT == (int)MF_PREDICTORS, "predictors have their counters");
 
@@ -104,7 +107,8 @@ static int32_t start_guess(mf__store *s) {
 
 /* The next expert that is in no slot becomes one that is being read; it throws nothing out. */
 static int32_t start_fill(mf__store *s) {
-    if (s->limit < s->n_real) return -1; /* memory was lent, or is short: it may come back */
+    if (!s->filling || s->limit < s->n_real) return -1; /* memory was lent, or is short: it may come back */
+    if (mf__now_ns() - s->demand_ns < FILL_PAUSE_NS) return -1;
     for (; s->filling; s->fill_next++) {
         mf__key key = s->fill_next;
         if (key == s->n_keys) s->filling = false;
@@ -167,6 +171,7 @@ void mf__feed_finish(mf__store *s, const mf__piece *p, int error, int64_t error_
     x->finished++;
     s->in_flight[!p->demanded]--;
     s->drive_load[p->file / s->n_layers]--;
+    if (p->demanded) s->demand_ns = mf__now_ns();
     count_read(s, p, !error);
     if (error && !x->error) {
         x->error = error;

@@ -137,6 +137,7 @@ struct mf__store {
     int guess_cap, guess_head, n_guesses;
     bool filling; /* there may be experts that were never read, and room for all of them */
     mf__key fill_next;
+    int64_t demand_ns; /* when a demand last began or was met */
     mf__io *io;
 
     /* predictors */
