@@ -105,10 +105,13 @@ static int32_t start_guess(mf__store *s) {
     return -1;
 }
 
+bool mf__feed_may_fill(const mf__store *s) {
+    return s->filling && s->limit >= s->n_real;
+}
+
 /* The next expert that is in no slot becomes one that is being read; it throws nothing out. */
 static int32_t start_fill(mf__store *s) {
-    if (!s->filling || s->limit < s->n_real) return -1; /* memory was lent, or is short: it may come back */
-    if (mf__now_ns() - s->demand_ns < FILL_PAUSE_NS) return -1;
+    if (!mf__feed_may_fill(s) || mf__now_ns() - s->demand_ns < FILL_PAUSE_NS) return -1;
     for (; s->filling; s->fill_next++) {
         mf__key key = s->fill_next;
         if (key == s->n_keys) s->filling = false;
@@ -141,7 +144,7 @@ bool mf__feed_take(mf__store *s, bool wait, mf__piece *out) {
     while ((slot = choose_slot(s)) < 0 && wait && !s->stopping) pthread_cond_wait(&s->work, &s->lock);
     if (slot >= 0) {
         fill_piece(s, slot, out);
-        if (s->queues[0].head >= 0 || s->queues[1].head >= 0 || s->n_guesses || s->filling)
+        if (s->queues[0].head >= 0 || s->queues[1].head >= 0 || s->n_guesses || mf__feed_may_fill(s))
             pthread_cond_signal(&s->work);
     }
     pthread_mutex_unlock(&s->lock);

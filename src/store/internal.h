@@ -135,7 +135,7 @@ struct mf__store {
     int depth;          /* pieces in flight at most */
     mf__guess *guesses; /* ring */
     int guess_cap, guess_head, n_guesses;
-    bool filling; /* there may be experts that were never read, and room for all of them */
+    bool filling; /* there may be experts that were never read, and there is room for all of them, if nothing is lent */
     mf__key fill_next;
     int64_t demand_ns; /* when a demand last began or was met */
     mf__io *io;
@@ -227,7 +227,8 @@ void mf__slot_settle(mf__store *s, int32_t slot, bool good);
 /* feed.c: what I/O engines call */
 bool mf__feed_take(mf__store *s, bool wait, mf__piece *out); /* false: nothing (or, with wait, the store is closing) */
 void mf__feed_finish(mf__store *s, const mf__piece *piece, int error, int64_t error_offset);
-void mf__feed_wake(mf__store *s); /* the lock is held: there may be pieces to take */
+void mf__feed_wake(mf__store *s);           /* the lock is held: there may be pieces to take */
+bool mf__feed_may_fill(const mf__store *s); /* ... also when nobody wants any */
 void mf__queue_push(mf__store *s, int which, int32_t slot, bool front);
 void mf__queue_remove(mf__store *s, int32_t slot);
 

@@ -73,7 +73,7 @@ static void *watch(void *arg) {
         pthread_mutex_unlock(&s->lock);
         mf__pressure_poll(s);
         pthread_mutex_lock(&s->lock);
-        if (s->filling) mf__feed_wake(s); /* nobody may be asking for anything */
+        if (mf__feed_may_fill(s)) mf__feed_wake(s); /* nobody may be asking for anything */
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;

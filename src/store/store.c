@@ -121,7 +121,7 @@ static mf_status open_store(mf__store *s, mf_error *err) {
     cut_pieces(s);
     s->prefetch = s->config.prefetch != MF_SWITCH_OFF;
     s->always = s->config.prefetch == MF_SWITCH_ON;
-    s->filling = s->config.fill && s->prefetch;
+    s->filling = s->config.fill && s->prefetch && s->n_slots >= s->n_real;
     s->listens = 0xff;
     while (s->first_layer < s->n_layers - 1 && !mf__files_has(s, s->first_layer)) s->first_layer++;
     return start_io(s, err);

@@ -284,7 +284,7 @@ void mf__turn_end(mf__turn *t) {
     t->wanted = NULL;
     t->n = t->n_unclaimed = t->n_claimed = t->n_given = t->n_done = 0;
     if (decoding) mf__predict_next_layer(s, layer);
-    if (s->filling) mf__feed_wake(s);
+    if (mf__feed_may_fill(s)) mf__feed_wake(s);
     pthread_mutex_unlock(&s->lock);
 }
 

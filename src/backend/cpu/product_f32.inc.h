@@ -72,7 +72,7 @@ static bool SET(rows_f32)(const mf__tensor *w, int64_t row, int n_rows, const mf
     for (int i = 0; i < n_rows; i += BLOCK) {
         weights v = {(const uint8_t *)w->data + (row + i) * w->n_cols * 2, w->n_cols * 2, w->n_cols, w->type};
         int m = n_rows - i < BLOCK ? n_rows - i : BLOCK;
-        for (int j = 0; j < n; j++) {
+        for (int j = 0; j < n; j++) { /* with a type that is known: each is compiled alone */
             if (w->type == MF_TYPE_BF16) {
                 v.type = MF_TYPE_BF16;
                 dots_of(v, m, x + j, 1, y + j * WIDTH + i);
