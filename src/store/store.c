@@ -121,10 +121,16 @@ static mf_status open_store(mf__store *s, mf_error *err) {
     cut_pieces(s);
     s->prefetch = s->config.prefetch != MF_SWITCH_OFF;
     s->always = s->config.prefetch == MF_SWITCH_ON;
-    s->filling = s->config.fill && s->prefetch && s->n_slots >= s->n_real;
     s->listens = 0xff;
     while (s->first_layer < s->n_layers - 1 && !mf__files_has(s, s->first_layer)) s->first_layer++;
     return start_io(s, err);
+}
+
+static void start_filling(mf__store *s) {
+    pthread_mutex_lock(&s->lock);
+    s->filling = s->config.fill && s->prefetch && s->n_slots >= s->n_real;
+    if (s->filling) mf__feed_wake(s);
+    pthread_mutex_unlock(&s->lock);
 }
 
 mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_error *err) {
@@ -155,7 +161,8 @@ mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_err
     mf__log(&s->log, MF_LOG_INFO, "experts: %lld MB in %d files, %s%s, room for %d of %d in %lld MB, policy %s",
             (long long)(mf__files_total(s) >> 20), s->n_files, s->io->name, s->direct ? " direct" : "", s->limit,
             s->n_keys, (long long)(s->budget >> 20), s->ranking.policy->name);
-    if (!config->quiet) mf__pressure_watch(s); /* last: from here on others change the store */
+    start_filling(s); /* from here on others change the store */
+    if (!config->quiet) mf__pressure_watch(s);
     *out = s;
     return MF_OK;
 }
