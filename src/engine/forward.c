@@ -141,8 +141,8 @@ static int32_t rows_through(const mf__pass *pass, int layer) {
     return layer + 1 < m->info.n_layers || s->opt.probe.fn || m->routes.fn ? pass->n_rows : pass->n_logits;
 }
 
-/* The first half of a layer. Rows before `first` have an end there: where that is all they leave behind, they go no
- * further than keys and values. */
+/* The first half of a layer. Rows before `first` end in it: where keys and values are all that they leave behind, they
+ * go no further. */
 static mf_status run_mix(const mf__pass *pass, int layer, int32_t first, mf_error *err) {
     mf_model *m = pass->sessions[0]->model;
     const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[layer]];

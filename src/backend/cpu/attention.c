@@ -57,10 +57,8 @@ mf_status mf__cpu_kv_append(mf__cpu_run *r, mf_error *err) {
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-#define LINE 64 /* bytes that are fetched at once */
-
 static void fetch(const void *row, int64_t first, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + first + i);
+    for (int64_t i = 0; i < bytes; i += MF_CPU_LINE) __builtin_prefetch((const char *)row + first + i);
 }
 
 /* The columns of one kv head, where they lie or decoded; then those of the next tile are fetched. */

@@ -22,6 +22,7 @@
 #define MF_CPU_FEW 4        /* tokens up to which a tile is not decoded */
 #define MF_CPU_BATCH 128    /* tokens whose products with a tile are kept together */
 #define MF_CPU_MAX_LANES 16 /* of any instruction set */
+#define MF_CPU_LINE 64      /* bytes that are fetched at once */
 #define MF_CPU_PAD 128      /* quantized rows are padded with zeros to a multiple of this: two vectors */
 
 /* How a product takes its activations: as f32, or rounded and in planes of bytes. */

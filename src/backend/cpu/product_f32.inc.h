@@ -40,7 +40,8 @@ INLINE void dots(weights w, int n_rows, const mf__cpu_vec *x, int n, float *y) {
         for (int j = 0; j < n; j++) v[j] = load_f(x[j].x + c);
         for (int i = 0; i < n_rows; i++)
             for (int j = 0; j < n; j++) sum[i][j] += load_w(w, i, c) * v[j];
-        for (int i = 0; w.type != MF_TYPE_F32 && i < n_rows * 2 * WIDTH; i += 64, next += 64) __builtin_prefetch(next);
+        for (int i = 0; w.type != MF_TYPE_F32 && i < n_rows * 2 * WIDTH; i += MF_CPU_LINE) __builtin_prefetch(next + i);
+        next += n_rows * 2 * WIDTH;
     }
     for (int i = 0; i < n_rows; i++)
         for (int j = 0; j < n; j++) {

@@ -9,7 +9,6 @@
 
 #define AHEAD 2048 /* bytes at least that are fetched before they are used */
 #define MAX_SUMS 4 /* of rows and tokens at once */
-#define LINE 64    /* bytes that are fetched at once */
 #define SPAN 4     /* groups that share a scale of activations */
 #define SOME 32    /* columns that are in the same place for every tile: the smallest group */
 
@@ -85,7 +84,7 @@ static void SET(quant_row)(const mf__cpu_form *form, int64_t cols, const mf__cpu
 INLINE void tile_scales(const mf__tensor *w, const void *values, int64_t row, int n, float *out) {
     int64_t groups = w->n_cols / w->group;
     const char *next = (const char *)values + (row + n) * groups * scale_bytes(w->scale_type);
-    for (int64_t i = 0; i < n * groups * scale_bytes(w->scale_type); i += LINE) __builtin_prefetch(next + i);
+    for (int64_t i = 0; i < n * groups * scale_bytes(w->scale_type); i += MF_CPU_LINE) __builtin_prefetch(next + i);
     int64_t g = 0;
     for (; w->scale_type == MF_TYPE_BF16 && groups - g >= 2 * WIDTH; g += 2 * WIDTH) { /* two in each lane */
         vi square[WIDTH];
@@ -416,7 +415,7 @@ INLINE void tile_tokens(const mf__cpu_tile *w, const int8_t *x, int n, int kind,
     int64_t groups = w->cols / w->group;
     for (int j = 0; j < n; j++) total[j] = part[j] = (vf){0};
     for (int64_t g = 0; g < groups; g++) {
-        for (int i = 0; i < lines; i++, next += LINE) __builtin_prefetch(next, 0, 2);
+        for (int i = 0; i < lines; i++, next += MF_CPU_LINE) __builtin_prefetch(next, 0, 2);
         for (int j = 0; j < n; j++) sums[0][j] = sums[1][j] = (vi){0};
         for (int i = 0; i < w->group; i += SOME, x += MF_CPU_PLANES * n * SOME)
             for (int c = 0; c < SOME; c += kind == MF_CPU_NIBBLES ? 8 : 4, p += CHUNK) {
@@ -479,9 +478,9 @@ static void SET(many_int8)(const mf__cpu_tile *w, const int8_t *x, int n, float 
                                            [MF_CPU_SMALL_BYTES] = TILE_NAMES(SMALL_BYTES),
                                            [MF_CPU_BYTES] = TILE_NAMES(BYTES)};
     int64_t groups = w->cols / w->group, steps = (n + TOKENS - 1) / TOKENS * groups;
-    int lines = (int)((w->next_bytes + steps * LINE - 1) / (steps * LINE));
+    int lines = (int)((w->next_bytes + steps * MF_CPU_LINE - 1) / (steps * MF_CPU_LINE));
     const uint8_t *next = w->next;
-    for (int run; n > 0; n -= run, y += run * WIDTH, next += groups * lines * LINE) {
+    for (int run; n > 0; n -= run, y += run * WIDTH, next += groups * lines * MF_CPU_LINE) {
         run = next_run(n);
         fns[w->kind][run - 1](w, x, next, lines, y);
         x += run * MF_CPU_PACKED_BYTES(w->cols, groups);
