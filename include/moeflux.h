@@ -121,7 +121,8 @@ typedef struct mf_model_options {
     mf_io io;
     mf_switch direct;   /* read experts past the page cache (O_DIRECT) */
     mf_switch prefetch; /* read experts likely to be wanted next while the drive is idle; AUTO: where it saves time. If
-                         * memory has room for all experts, the idle drive reads all of them; not with OFF */
+                         * memory has room for all experts, the idle drive reads all of them once there is a session;
+                         * not with OFF */
     int n_io_threads;   /* reads at a time; 0: chosen */
     const char *policy; /* which experts stay in memory: "mix" (NULL), "lfu", "lru" */
     const char *const *experts_dirs; /* directories with layer_NN.bin, read side by side; NULL: the model's own */

@@ -108,7 +108,6 @@ mf_status mf__model_open_store(mf_model *m, const mf_model_options *opt, mf_erro
                                          .io = opt->io,
                                          .direct = opt->direct,
                                          .prefetch = opt->prefetch,
-                                         .fill = true,
                                          .n_io_threads = opt->n_io_threads,
                                          .policy = opt->policy,
                                          .cache_dir = opt->cache_dir,

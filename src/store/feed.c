@@ -125,6 +125,13 @@ static int32_t start_fill(mf__store *s) {
     return -1;
 }
 
+void mf__store_fill(mf__store *s) {
+    pthread_mutex_lock(&s->lock);
+    s->filling = s->prefetch && s->n_slots >= s->n_real && s->fill_next < s->n_keys;
+    if (s->filling) mf__feed_wake(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
 static bool guesses_may_go(const mf__store *s) {
     return s->queues[0].head < 0 && s->in_flight[0] == 0 && s->in_flight[1] < (s->depth + 3) / 4;
 }

@@ -126,13 +126,6 @@ static mf_status open_store(mf__store *s, mf_error *err) {
     return start_io(s, err);
 }
 
-static void start_filling(mf__store *s) {
-    pthread_mutex_lock(&s->lock);
-    s->filling = s->config.fill && s->prefetch && s->n_slots >= s->n_real;
-    if (s->filling) mf__feed_wake(s);
-    pthread_mutex_unlock(&s->lock);
-}
-
 mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_error *err) {
     *out = NULL;
     MF__TRY(check_config(config, err));
@@ -161,7 +154,6 @@ mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_err
     mf__log(&s->log, MF_LOG_INFO, "experts: %lld MB in %d files, %s%s, room for %d of %d in %lld MB, policy %s",
             (long long)(mf__files_total(s) >> 20), s->n_files, s->io->name, s->direct ? " direct" : "", s->limit,
             s->n_keys, (long long)(s->budget >> 20), s->ranking.policy->name);
-    start_filling(s); /* from here on others change the store */
     if (!config->quiet) mf__pressure_watch(s);
     *out = s;
     return MF_OK;

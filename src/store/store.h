@@ -35,7 +35,6 @@ typedef struct mf__store_config {
     mf_io io;                 /* AUTO: see mf__store_open */
     mf_switch direct;         /* read past the page cache */
     mf_switch prefetch;
-    bool fill;             /* where all experts fit, read them while the drive is idle; not with prefetch OFF */
     int n_io_threads;      /* reads at a time; 0: chosen */
     const char *policy;    /* NULL: the default */
     const char *cache_dir; /* where the speed of drives is remembered; NULL: nowhere */
@@ -53,6 +52,10 @@ typedef struct mf__store_config {
  * else what the drive is fastest with. A mapped file that is cut fails the turns that were using it. */
 mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_error *err);
 void mf__store_close(mf__store *store); /* NULL is fine; all turns must be freed before */
+
+/* From now on the idle drive reads experts that nobody has asked for, once each, if all of them fit in the budget; not
+ * with prefetch OFF. Again: nothing new. */
+void mf__store_fill(mf__store *store);
 
 /* Lowers or raises (never above what it was opened with) the budget. Memory that is in use follows when it is unpinned.
  */

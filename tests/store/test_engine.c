@@ -267,6 +267,33 @@ static void sessions_borrow_from_the_cache(void **state) {
     assert_non_null(strstr(err.text, "1048576"));
 }
 
+/* Where everything fits, all of it comes with the first session: a model that nobody talks to leaves the drive alone,
+ * and what is measured on its store is what the measurement asked for. */
+static void a_model_without_sessions_reads_nothing(void **state) {
+    for (int io = MF_IO_MMAP; io <= MF_IO_URING; io++) {
+        mf_model_options opt = options((mf_io)io, MF_SWITCH_AUTO, MF_SWITCH_AUTO);
+        mf_model *m = open_with(*state, &opt);
+        int64_t all = (int64_t)m->info.n_expert_layers * m->info.n_experts * m->layout.bytes;
+        mf_stats st;
+        usleep(20000);
+        mf_model_stats_get(m, &st);
+        assert_int_equal(st.bytes_read + st.bytes_prefetched, 0);
+        mf_session *s = tiny_session(m, 64, 16);
+        for (int i = 0; i < 120000 && st.bytes_prefetched < all; i++) { /* two minutes: the machine may be busy */
+            usleep(1000);
+            mf_model_stats_get(m, &st);
+        }
+        assert_int_equal(st.bytes_prefetched, all);
+        mf_session_free(s);
+        s = tiny_session(m, 64, 16); /* all is there already */
+        usleep(20000);
+        mf_model_stats_get(m, &st);
+        assert_int_equal(st.bytes_prefetched, all);
+        mf_session_free(s);
+        mf_model_close(m);
+    }
+}
+
 /* Mapped experts count in the budget, and prompts kept in memory make way for a session that needs it. */
 static void all_memory_is_in_the_budget(void **state) {
     mf_error err = {0};
@@ -386,9 +413,13 @@ int main(int argc, char **argv) {
                                       cmocka_unit_test(same_logits_with_little_memory),
                                       cmocka_unit_test(forgetting_changes_no_logits)};
     const struct CMUnitTest rest[] = {
-        cmocka_unit_test(a_failed_read_changes_nothing),   cmocka_unit_test(sessions_borrow_from_the_cache),
-        cmocka_unit_test(all_memory_is_in_the_budget),     cmocka_unit_test(experts_in_other_directories),
-        cmocka_unit_test(other_experts_are_another_model), cmocka_unit_test(resident_weights_cut_in_use),
+        cmocka_unit_test(a_failed_read_changes_nothing),
+        cmocka_unit_test(sessions_borrow_from_the_cache),
+        cmocka_unit_test(all_memory_is_in_the_budget),
+        cmocka_unit_test(experts_in_other_directories),
+        cmocka_unit_test(other_experts_are_another_model),
+        cmocka_unit_test(resident_weights_cut_in_use),
+        cmocka_unit_test(a_model_without_sessions_reads_nothing),
     };
     int failed = cmocka_run_group_tests(same, tiny_setup, tiny_teardown);
     if (argc > 2) return failed; /* "same": another family, which differs in what it computes alone */

@@ -144,13 +144,13 @@ static void hammer_one(mf_io io, mf_switch direct, const char *policy, int n_io_
                           .io = io,
                           .direct = direct,
                           .prefetch = MF_SWITCH_ON,
-                          .fill = true, /* mapped, everything fits */
                           .n_io_threads = n_io_threads,
                           .policy = policy,
                           .fault = bad_drive,
                           .fault_user = &h};
     mf_error err = {0};
     if (mf__store_open(&c, &h.store, &err) != MF_OK) fail_msg("%s", err.text);
+    mf__store_fill(h.store); /* mapped, everything fits */
     for (int i = 0; i < N_TURNERS; i++) assert_int_equal(pthread_create(&threads[i], NULL, turner, &h), 0);
     assert_int_equal(pthread_create(&threads[N_TURNERS], NULL, meddler, &h), 0);
     usleep((useconds_t)(seconds * 1e6));

@@ -465,9 +465,9 @@ static void all_experts_come_where_they_fit(void **state) {
         mf_stats st;
         c.io = (mf_io)io;
         c.prefetch = MF_SWITCH_AUTO;
-        c.fill = true;
         c.budget = 17 * MB;
         mf__store *s = open_store(&c);
+        mf__store_fill(s);
         mf__turn *t = new_turn(s);
         if (io != MF_IO_MMAP) turn_all(t, &f, 2, ids + 5, 1); /* makes it pause; where memory is watched it goes on */
         wait_idle(s);
@@ -497,9 +497,9 @@ static void nothing_is_filled_without_room_or_leave(void **state) {
         mf__store_config c = config_of(&f);
         mf_stats st;
         c.prefetch = i ? MF_SWITCH_OFF : MF_SWITCH_AUTO;
-        c.fill = true;
         c.budget = i ? 17 * MB : 15 * MB; /* of 16 */
         mf__store *s = open_store(&c);
+        mf__store_fill(s);
         mf__turn *t = new_turn(s);
         turn_all(t, &f, 1, ids, 2);
         usleep(20000);
@@ -521,10 +521,10 @@ static void filling_goes_on_after_an_error(void **state) {
     mf__store_config c = config_of(&f);
     mf_stats st;
     c.prefetch = MF_SWITCH_AUTO;
-    c.fill = true;
     c.fault = second_read_fails;
     c.fault_user = &n_reads;
     mf__store *s = open_store(&c);
+    mf__store_fill(s);
     mf__turn *t = new_turn(s);
     wait_idle(s);
     check(s);
