@@ -59,6 +59,7 @@ static const op_case CASES[] = {
     {"experts_4bit_1", MOE(1), AFFINE(4, 64)},
     {"experts_4bit_32", MOE(32), AFFINE(4, 64)},
     {"attention_1", ATTENTION(1, 200)},
+    {"attention_f16_1", ATTENTION(1, 200), .kv_type = MF_TYPE_F16},
     {"attention_32", ATTENTION(32, 100)},
     {"delta_net_1", DELTA(1)},
     {"delta_net_32", DELTA(32)},

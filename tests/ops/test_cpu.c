@@ -282,7 +282,8 @@ static void test_attention(void **state) {
         int32_t heads, kv_heads, dim, tokens;
         int64_t pos;
     } SHAPES[] = {{16, 2, 64, 1, 77}, {16, 2, 64, 9, 30},  {20, 1, 40, 3, 64}, {8, 8, 32, 21, 0},
-                  {6, 2, 30, 33, 5},  {48, 2, 16, 2, 100}, {4, 4, 19, 70, 1},  {12, 4, 16, 130, 0}};
+                  {6, 2, 30, 33, 5},  {48, 2, 16, 2, 100}, {4, 4, 19, 70, 1},  {12, 4, 16, 130, 0},
+                  {16, 2, 75, 1, 82}, {10, 2, 50, 1, 46},  {2, 1, 70, 3, 90}};
     (void)state;
     EACH_LEVEL(level) {
         rack r = open_rack(level, false, 3);
@@ -335,11 +336,8 @@ static void test_long_attention(void **state) {
     static const struct {
         int32_t heads, kv_heads, dim, tokens, window;
         int64_t pos;
-    } SHAPES[] = {{16, 2, 64, 1, 0, 1299},
-                  {8, 8, 20, 3, 0, 700},
-                  {4, 1, 16, 20, 520, 900},
-                  {6, 2, 8, 1, 530, 1100},
-                  {2, 1, 8, 1, 0, 511}};
+    } SHAPES[] = {{16, 2, 64, 1, 0, 1299}, {8, 8, 20, 3, 0, 700},  {4, 1, 16, 20, 520, 900}, {6, 2, 8, 1, 530, 1100},
+                  {2, 1, 8, 1, 0, 511},    {16, 2, 70, 1, 0, 600}, {24, 3, 64, 1, 700, 1000}};
     (void)state;
     EACH_LEVEL(level) {
         for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
@@ -355,7 +353,7 @@ static void test_long_attention(void **state) {
                          .option = i % 2,
                          .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
                          .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
-                         .kv_type = KV_TYPES[i % 3]};
+                         .kv_type = KV_TYPES[(i + 1) % 3]};
             run_on_one_and_five(&c, level, 1e-5);
         }
     }

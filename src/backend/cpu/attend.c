@@ -164,7 +164,7 @@ static void walk_keys(const walk *w, int64_t begin, int64_t end, int32_t kv_head
     if (stop > end) stop = end;
     while (at < stop) {
         int64_t left = stop - at, in_block = a->kv->block_rows - at % a->kv->block_rows;
-        mf__cpu_keys keys = {.first = at, .n = MF_CPU_KEYS, .k_dim = a->k_dim, .v_dim = a->v_dim};
+        mf__cpu_keys keys = {.first = at, .n = MF_CPU_KEYS, .k_dim = a->k_dim, .v_dim = a->v_dim, .few = w->few};
         if (keys.n > left) keys.n = (int32_t)left;
         if (keys.n > in_block) keys.n = (int32_t)in_block;
         a->tile(a, kv_head, thread, mem, &keys);
@@ -179,9 +179,11 @@ static void walk_keys(const walk *w, int64_t begin, int64_t end, int32_t kv_head
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */
 
-/* Late tokens see more keys than early ones: items from both ends in turn make equal shares. */
-static int64_t in_turn(int64_t i, int64_t n) {
-    return i % 2 ? n - 1 - i / 2 : i / 2;
+/* Late tokens see more keys than early ones: items from both ends in turn make equal shares. Parts are alike; in order,
+ * a thread's keys lie together. */
+static int64_t in_turn(const walk *w, int64_t i) {
+    if (w->n_parts > 1) return i;
+    return i % 2 ? w->n_items - 1 - i / 2 : i / 2;
 }
 
 static void attend_items(void *ctx, int64_t begin, int64_t end, int thread) {
@@ -196,7 +198,7 @@ static void attend_items(void *ctx, int64_t begin, int64_t end, int thread) {
         take_results(a, &bump, &q[i]);
     }
     for (int64_t i = begin; i < end; i++) {
-        int64_t index = in_turn(i, w->n_items * w->n_parts), item = index % w->n_items;
+        int64_t index = in_turn(w, i), item = index % w->n_items;
         int part = (int)(index / w->n_items);
         int32_t kv_head;
         int n = map_item(w, item, &kv_head, maps);

@@ -67,11 +67,16 @@ static void head_tile(const mf__cpu_attend *a, int32_t kv_head, int thread, floa
     int32_t dim = a->k_dim, at = kv_head * dim;
     float *v = mem + (int64_t)MF_CPU_KEYS * dim;
     (void)thread;
-    if (kv->type == MF_TYPE_F32) {
-        keys->k = (const float *)mf__kv_k(kv, keys->first) + at;
-        keys->v = (const float *)mf__kv_v(kv, keys->first) + at;
-        keys->k_stride = kv->k_cols;
-        keys->v_stride = kv->v_cols;
+    keys->f16 = keys->few && kv->type == MF_TYPE_F16;
+    if (kv->type == MF_TYPE_F32 || keys->f16) {
+        int64_t size = keys->f16 ? 2 : 4, end = keys->first + keys->n, left = a->pos + a->n_rows - end;
+        int64_t in_block = (kv->block_rows - end % kv->block_rows) % kv->block_rows;
+        keys->k = (const char *)mf__kv_k(kv, keys->first) + at * size;
+        keys->v = (const char *)mf__kv_v(kv, keys->first) + at * size;
+        keys->k_stride = kv->k_bytes / size;
+        keys->v_stride = kv->v_bytes / size;
+        keys->in_place = true;
+        keys->n_next = (int32_t)(left < in_block ? left : in_block);
         return;
     }
     for (int32_t i = 0; i < keys->n; i++) {

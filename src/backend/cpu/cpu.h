@@ -68,12 +68,18 @@ typedef struct mf__cpu_queries {
     int64_t first[MF_CPU_MAX_LANES], last[MF_CPU_MAX_LANES]; /* keys each lane may see; last < first: unused */
 } mf__cpu_queries;
 
-/* Consecutive keys and values of one kv head: row i at k + i * k_stride. */
+/* Consecutive keys and values of one kv head: row i at k + i * k_stride values. */
 typedef struct mf__cpu_keys {
-    const float *k, *v;
-    int64_t k_stride, v_stride, first;
+    int64_t first;
     int32_t n; /* <= MF_CPU_KEYS */
     int32_t k_dim, v_dim;
+    bool few; /* for attend_few */
+
+    const void *k, *v; /* f32, or F16 for a few */
+    bool f16;
+    int64_t k_stride, v_stride;
+    bool in_place;  /* they are the cache's own rows: whoever reads them fetches them ahead */
+    int32_t n_next; /* the rows of keys that follow there */
 } mf__cpu_keys;
 #define MF_CPU_KEYS 32
 
@@ -253,8 +259,8 @@ int64_t mf__cpu_mla_scratch(const mf__cpu_kernels *k, int threads, const mf__op 
 
 /* ---- attention over cached rows (attend.c) ----------------------------------------------------------------------- */
 
-/* Makes a tile: fills in keys->k and v and their strides for the rows keys->first .. + keys->n, which lie in one KV
- * block, of a kv head. mem: tile_floats floats of the thread's own. */
+/* Makes a tile: fills in keys->k and v and what is said of them for the rows keys->first .. + keys->n, which lie in one
+ * KV block, of a kv head. mem: tile_floats floats of the thread's own. */
 typedef struct mf__cpu_attend mf__cpu_attend;
 typedef void mf__cpu_tile_fn(const mf__cpu_attend *a, int32_t kv_head, int thread, float *mem, mf__cpu_keys *keys);
 

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
+#include "quant/half.h"
 
 /* The next values of a row of which n are left; zeros behind its end. */
 INLINE vf load_some(const float *p, int64_t n) {
@@ -159,11 +160,12 @@ INLINE vi visible(const mf__cpu_queries *q, int64_t key) {
 
 static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys) {
     const vf none = splat(-1e30f);
+    const float *k = keys->k, *v = keys->v;
     vf p[MF_CPU_KEYS], old = load_f(q->max), max = old, total = load_f(q->total);
     int32_t i = 0;
     for (; i + TILE <= keys->n; i += TILE)
-        scores_of(q->q, keys->k + i * keys->k_stride, keys->k_stride, keys->k_dim, TILE, p + i);
-    for (; i < keys->n; i++) scores_of(q->q, keys->k + i * keys->k_stride, keys->k_stride, keys->k_dim, 1, p + i);
+        scores_of(q->q, k + i * keys->k_stride, keys->k_stride, keys->k_dim, TILE, p + i);
+    for (; i < keys->n; i++) scores_of(q->q, k + i * keys->k_stride, keys->k_stride, keys->k_dim, 1, p + i);
 
     bool whole = true; /* every lane sees every key */
     for (int j = 0; j < WIDTH; j++)
@@ -186,9 +188,8 @@ static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys) {
     store_f(q->total, total);
     int32_t c = 0;
     for (; c + TILE <= keys->v_dim; c += TILE)
-        add_values(q->o + (int64_t)c * WIDTH, p, keys->v + c, keys->v_stride, keys->n, TILE, shrink);
-    for (; c < keys->v_dim; c++)
-        add_values(q->o + (int64_t)c * WIDTH, p, keys->v + c, keys->v_stride, keys->n, 1, shrink);
+        add_values(q->o + (int64_t)c * WIDTH, p, v + c, keys->v_stride, keys->n, TILE, shrink);
+    for (; c < keys->v_dim; c++) add_values(q->o + (int64_t)c * WIDTH, p, v + c, keys->v_stride, keys->n, 1, shrink);
 }
 
 /* ---- products of decoded rows ------------------------------------------------------------------------------------ */
@@ -233,6 +234,60 @@ static void SET(cross)(const mf__cpu_cross *c) {
 
 /* ---- attention: a few queries, their values in the lanes --------------------------------------------------------- */
 
+#define QUERIES 8 /* whose sums with one vector of keys or values stay in registers */
+
+/* Values from `at` on of an array of f32 or F16. */
+INLINE vf load_kept(const void *p, int64_t at, bool f16) {
+    return f16 ? load_f16((const uint16_t *)p + at) : load_f((const float *)p + at);
+}
+INLINE float kept(const void *p, int64_t at, bool f16) {
+    return f16 ? mf__f16_to_f32(((const uint16_t *)p)[at]) : ((const float *)p)[at];
+}
+
+INLINE void fetch_row(const void *p, int64_t at, int32_t n, bool f16) {
+    const char *row = (const char *)p + at * (f16 ? 2 : 4), *end = row + (int64_t)n * (f16 ? 2 : 4);
+    for (; row < end; row += MF_CPU_LINE) __builtin_prefetch(row, 0, 2);
+}
+
+/* p[j][i] = query j . key i, for n_q queries from j on and n_k keys from i on. */
+INLINE void score_block(const mf__cpu_queries *q, const mf__cpu_keys *keys, int j, int n_q, int32_t i, int n_k,
+                        bool f16, float *p) {
+    const float *x = q->q + (int64_t)j * keys->k_dim;
+    int64_t stride = keys->k_stride, first = i * stride;
+    int32_t c = 0;
+    vf sum[CROSS][QUERIES];
+    for (int a = 0; a < n_k; a++)
+        for (int b = 0; b < n_q; b++) sum[a][b] = (vf){0};
+    for (; c + WIDTH <= keys->k_dim; c += WIDTH) {
+        vf k[CROSS];
+        for (int a = 0; a < n_k; a++) k[a] = load_kept(keys->k, first + a * stride + c, f16);
+        for (int b = 0; b < n_q; b++) {
+            vf v = load_f(x + (int64_t)b * keys->k_dim + c);
+            for (int a = 0; a < n_k; a++) sum[a][b] += k[a] * v;
+        }
+    }
+    for (int a = 0; a < n_k; a++)
+        for (int b = 0; b < n_q; b++) {
+            float tail = 0;
+            for (int32_t t = c; t < keys->k_dim; t++)
+                tail += kept(keys->k, first + a * stride + t, f16) * x[(int64_t)b * keys->k_dim + t];
+            p[(j + b) * MF_CPU_KEYS + i + a] = sum_lanes(sum[a][b]) + tail;
+        }
+}
+
+/* All keys for n_q queries. Meanwhile the values that follow are fetched, by those who are first. */
+INLINE void score_keys(const mf__cpu_queries *q, const mf__cpu_keys *keys, int j, int n_q, bool f16, float *p) {
+    const int n_k = CROSS * CROSS / (n_q < CROSS ? CROSS : n_q);
+    int32_t i = 0;
+    for (; i < keys->n; i += n_k) {
+        for (int32_t a = i; keys->in_place && j == 0 && a < i + n_k && a < keys->n; a++)
+            fetch_row(keys->v, a * keys->v_stride, keys->v_dim, f16);
+        if (keys->n - i < n_k) break;
+        score_block(q, keys, j, n_q, i, n_k, f16, p);
+    }
+    for (; i < keys->n; i++) score_block(q, keys, j, n_q, i, 1, f16, p);
+}
+
 INLINE vi from_zero(void) {
     vi v = {0};
     for (int i = 0; i < WIDTH; i++) v[i] = i;
@@ -264,50 +319,64 @@ INLINE float weigh_keys(mf__cpu_queries *q, int j, const mf__cpu_keys *keys, flo
     return shrink;
 }
 
-/* o [n][v_dim] <- shrink o + p V, for n_vecs vectors of columns from c on. */
-INLINE void mix_values(float *o, const float *p, const float *shrink, const mf__cpu_keys *keys, int32_t c, int n,
-                       int n_vecs) {
-    vf acc[CROSS][CROSS];
-    for (int j = 0; j < n; j++)
+/* o [n_q][v_dim] <- shrink o + p V, for n_vecs vectors of columns from c on. */
+INLINE void mix_block(float *o, const float *p, const float *shrink, const mf__cpu_keys *keys, int32_t c, int n_q,
+                      int n_vecs, bool f16) {
+    vf acc[QUERIES][CROSS];
+    for (int j = 0; j < n_q; j++)
         for (int b = 0; b < n_vecs; b++) acc[j][b] = load_f(o + (int64_t)j * keys->v_dim + c + b * WIDTH) * shrink[j];
-    for (int32_t i = 0; i < keys->n; i++)
-        for (int b = 0; b < n_vecs; b++) {
-            vf v = load_f(keys->v + i * keys->v_stride + c + b * WIDTH);
-            for (int j = 0; j < n; j++) acc[j][b] += v * p[j * MF_CPU_KEYS + i];
-        }
-    for (int j = 0; j < n; j++)
+    for (int32_t i = 0; i < keys->n; i++) {
+        vf v[CROSS];
+        for (int b = 0; b < n_vecs; b++) v[b] = load_kept(keys->v, i * keys->v_stride + c + b * WIDTH, f16);
+        for (int j = 0; j < n_q; j++)
+            for (int b = 0; b < n_vecs; b++) acc[j][b] += v[b] * p[j * MF_CPU_KEYS + i];
+    }
+    for (int j = 0; j < n_q; j++)
         for (int b = 0; b < n_vecs; b++) store_f(o + (int64_t)j * keys->v_dim + c + b * WIDTH, acc[j][b]);
 }
 
-INLINE void mix_rows(float *o, const float *p, const float *shrink, const mf__cpu_keys *keys, int n) {
-    int32_t c = 0;
-    for (; c + CROSS * WIDTH <= keys->v_dim; c += CROSS * WIDTH) mix_values(o, p, shrink, keys, c, n, CROSS);
-    for (; c + WIDTH <= keys->v_dim; c += WIDTH) mix_values(o, p, shrink, keys, c, n, 1);
+/* All columns for n_q queries. Meanwhile the keys that come next are fetched, by those who are first. */
+INLINE void mix_values(mf__cpu_queries *q, const float *p, const float *shrink, const mf__cpu_keys *keys, int j,
+                       int n_q, bool f16) {
+    const int n_vecs = CROSS * CROSS / (n_q < CROSS ? CROSS : n_q);
+    float *o = q->o + (int64_t)j * keys->v_dim;
+    int32_t c = 0, next = 0;
+    p += j * MF_CPU_KEYS, shrink += j;
+    for (; c + n_vecs * WIDTH <= keys->v_dim; c += n_vecs * WIDTH) {
+        int32_t rows = keys->n_next < MF_CPU_KEYS ? keys->n_next : MF_CPU_KEYS;
+        for (; j == 0 && next < rows * (c + n_vecs * WIDTH) / keys->v_dim; next++)
+            fetch_row(keys->k, (keys->n + next) * keys->k_stride, keys->k_dim, f16);
+        mix_block(o, p, shrink, keys, c, n_q, n_vecs, f16);
+    }
+    for (; c + WIDTH <= keys->v_dim; c += WIDTH) mix_block(o, p, shrink, keys, c, n_q, 1, f16);
     for (; c < keys->v_dim; c++)
-        for (int j = 0; j < n; j++) {
-            float sum = o[(int64_t)j * keys->v_dim + c] * shrink[j];
-            for (int32_t i = 0; i < keys->n; i++) sum += p[j * MF_CPU_KEYS + i] * keys->v[i * keys->v_stride + c];
-            o[(int64_t)j * keys->v_dim + c] = sum;
+        for (int b = 0; b < n_q; b++) {
+            float sum = o[(int64_t)b * keys->v_dim + c] * shrink[b];
+            for (int32_t i = 0; i < keys->n; i++)
+                sum += p[b * MF_CPU_KEYS + i] * kept(keys->v, i * keys->v_stride + c, f16);
+            o[(int64_t)b * keys->v_dim + c] = sum;
         }
 }
 
-static void SET(attend_few)(mf__cpu_queries *q, int n, const mf__cpu_keys *keys) {
-    float p[MF_CPU_MAX_LANES * MF_CPU_KEYS] = {0}, shrink[MF_CPU_MAX_LANES];
-    SET(cross)
-    (&(mf__cpu_cross){.w = keys->k,
-                      .w_stride = keys->k_stride,
-                      .n_rows = keys->n,
-                      .x = q->q,
-                      .x_stride = keys->k_dim,
-                      .n = n,
-                      .cols = keys->k_dim,
-                      .y = p,
-                      .y_stride = MF_CPU_KEYS});
-    for (int j = 0; j < n; j++) shrink[j] = weigh_keys(q, j, keys, p + j * MF_CPU_KEYS);
+INLINE void attend_rows(mf__cpu_queries *q, int n, const mf__cpu_keys *keys, bool f16) {
+    float p[MF_CPU_MAX_LANES / 2 * MF_CPU_KEYS], shrink[MF_CPU_MAX_LANES / 2];
     int j = 0;
-    for (; j + CROSS <= n; j += CROSS)
-        mix_rows(q->o + (int64_t)j * keys->v_dim, p + j * MF_CPU_KEYS, shrink + j, keys, CROSS);
-    for (; j < n; j++) mix_rows(q->o + (int64_t)j * keys->v_dim, p + j * MF_CPU_KEYS, shrink + j, keys, 1);
+    if (keys->n < MF_CPU_KEYS) memset(p, 0, sizeof p);
+    for (; QUERIES <= WIDTH / 2 && j + QUERIES <= n; j += QUERIES) score_keys(q, keys, j, QUERIES, f16, p);
+    for (; j + CROSS <= n; j += CROSS) score_keys(q, keys, j, CROSS, f16, p);
+    for (; j < n; j++) score_keys(q, keys, j, 1, f16, p);
+    for (j = 0; j < n; j++) shrink[j] = weigh_keys(q, j, keys, p + j * MF_CPU_KEYS);
+    j = 0;
+    for (; QUERIES <= WIDTH / 2 && j + QUERIES <= n; j += QUERIES) mix_values(q, p, shrink, keys, j, QUERIES, f16);
+    for (; j + CROSS <= n; j += CROSS) mix_values(q, p, shrink, keys, j, CROSS, f16);
+    for (; j < n; j++) mix_values(q, p, shrink, keys, j, 1, f16);
+}
+
+static void SET(attend_few)(mf__cpu_queries *q, int n, const mf__cpu_keys *keys) {
+    if (keys->f16)
+        attend_rows(q, n, keys, true);
+    else
+        attend_rows(q, n, keys, false);
 }
 
 /* ---- the delta rule ---------------------------------------------------------------------------------------------- */
