@@ -85,7 +85,7 @@ typedef struct mf__cpu_keys {
 
 /* y[j * y_stride + i] = w row i . x row j */
 typedef struct mf__cpu_cross {
-    const float *w; /* [n_rows] rows of cols values */
+    const void *w; /* [n_rows] rows of cols values, f32; F16 within attend_few */
     int64_t w_stride;
     int32_t n_rows;
     const float *x; /* [n] */

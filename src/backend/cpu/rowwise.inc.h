@@ -194,47 +194,8 @@ static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys) {
 
 /* ---- products of decoded rows ------------------------------------------------------------------------------------ */
 
-#define CROSS 4 /* rows of each side whose products are summed at the same time */
-
-INLINE void cross_block(const mf__cpu_cross *c, int32_t i, int n_w, int32_t j, int n_x) {
-    const float *w = c->w + i * c->w_stride, *x = c->x + j * c->x_stride;
-    vf sum[CROSS][CROSS];
-    int64_t at = 0;
-    for (int a = 0; a < n_w; a++)
-        for (int b = 0; b < n_x; b++) sum[a][b] = (vf){0};
-    for (; at + WIDTH <= c->cols; at += WIDTH) {
-        vf v[CROSS];
-        for (int b = 0; b < n_x; b++) v[b] = load_f(x + b * c->x_stride + at);
-        for (int a = 0; a < n_w; a++) {
-            vf u = load_f(w + a * c->w_stride + at);
-            for (int b = 0; b < n_x; b++) sum[a][b] += u * v[b];
-        }
-    }
-    for (int a = 0; a < n_w; a++)
-        for (int b = 0; b < n_x; b++) {
-            float tail = 0;
-            for (int64_t k = at; k < c->cols; k++) tail += w[a * c->w_stride + k] * x[b * c->x_stride + k];
-            c->y[(j + b) * c->y_stride + i + a] = sum_lanes(sum[a][b]) + tail;
-        }
-}
-
-static void SET(cross)(const mf__cpu_cross *c) {
-    for (int32_t j = 0; j < c->n;) {
-        int32_t i = 0, n_x = c->n - j < CROSS ? 1 : CROSS;
-        if (n_x == CROSS) {
-            for (; i + CROSS <= c->n_rows; i += CROSS) cross_block(c, i, CROSS, j, CROSS);
-            for (; i < c->n_rows; i++) cross_block(c, i, 1, j, CROSS);
-        } else {
-            for (; i + CROSS <= c->n_rows; i += CROSS) cross_block(c, i, CROSS, j, 1);
-            for (; i < c->n_rows; i++) cross_block(c, i, 1, j, 1);
-        }
-        j += n_x;
-    }
-}
-
-/* ---- attention: a few queries, their values in the lanes --------------------------------------------------------- */
-
-#define QUERIES 8 /* whose sums with one vector of keys or values stay in registers */
+#define CROSS 4   /* rows of each side whose products are summed at the same time */
+#define QUERIES 8 /* or so many of x, and half of w */
 
 /* Values from `at` on of an array of f32 or F16. */
 INLINE vf load_kept(const void *p, int64_t at, bool f16) {
@@ -244,48 +205,62 @@ INLINE float kept(const void *p, int64_t at, bool f16) {
     return f16 ? mf__f16_to_f32(((const uint16_t *)p)[at]) : ((const float *)p)[at];
 }
 
+INLINE void cross_block(const mf__cpu_cross *c, int32_t i, int n_w, int32_t j, int n_x, bool f16) {
+    const float *x = c->x + j * c->x_stride;
+    int64_t first = i * c->w_stride, at = 0;
+    vf sum[CROSS][QUERIES];
+    for (int a = 0; a < n_w; a++)
+        for (int b = 0; b < n_x; b++) sum[a][b] = (vf){0};
+    for (; at + WIDTH <= c->cols; at += WIDTH) {
+        vf v[QUERIES];
+        for (int b = 0; b < n_x; b++) v[b] = load_f(x + b * c->x_stride + at);
+        for (int a = 0; a < n_w; a++) {
+            vf u = load_kept(c->w, first + a * c->w_stride + at, f16);
+            for (int b = 0; b < n_x; b++) sum[a][b] += u * v[b];
+        }
+    }
+    for (int a = 0; a < n_w; a++)
+        for (int b = 0; b < n_x; b++) {
+            float tail = 0;
+            for (int64_t k = at; k < c->cols; k++)
+                tail += kept(c->w, first + a * c->w_stride + k, f16) * x[b * c->x_stride + k];
+            c->y[(j + b) * c->y_stride + i + a] = sum_lanes(sum[a][b]) + tail;
+        }
+}
+
+static void SET(cross)(const mf__cpu_cross *c) {
+    for (int32_t j = 0; j < c->n;) {
+        int32_t i = 0, n_x = c->n - j < CROSS ? 1 : CROSS;
+        if (n_x == CROSS) {
+            for (; i + CROSS <= c->n_rows; i += CROSS) cross_block(c, i, CROSS, j, CROSS, false);
+            for (; i < c->n_rows; i++) cross_block(c, i, 1, j, CROSS, false);
+        } else {
+            for (; i + CROSS <= c->n_rows; i += CROSS) cross_block(c, i, CROSS, j, 1, false);
+            for (; i < c->n_rows; i++) cross_block(c, i, 1, j, 1, false);
+        }
+        j += n_x;
+    }
+}
+
+/* ---- attention: a few queries, their values in the lanes --------------------------------------------------------- */
+
 INLINE void fetch_row(const void *p, int64_t at, int32_t n, bool f16) {
     const char *row = (const char *)p + at * (f16 ? 2 : 4), *end = row + (int64_t)n * (f16 ? 2 : 4);
     for (; row < end; row += MF_CPU_LINE) __builtin_prefetch(row, 0, 2);
 }
 
-/* p[j][i] = query j . key i, for n_q queries from j on and n_k keys from i on. */
-INLINE void score_block(const mf__cpu_queries *q, const mf__cpu_keys *keys, int j, int n_q, int32_t i, int n_k,
-                        bool f16, float *p) {
-    const float *x = q->q + (int64_t)j * keys->k_dim;
-    int64_t stride = keys->k_stride, first = i * stride;
-    int32_t c = 0;
-    vf sum[CROSS][QUERIES];
-    for (int a = 0; a < n_k; a++)
-        for (int b = 0; b < n_q; b++) sum[a][b] = (vf){0};
-    for (; c + WIDTH <= keys->k_dim; c += WIDTH) {
-        vf k[CROSS];
-        for (int a = 0; a < n_k; a++) k[a] = load_kept(keys->k, first + a * stride + c, f16);
-        for (int b = 0; b < n_q; b++) {
-            vf v = load_f(x + (int64_t)b * keys->k_dim + c);
-            for (int a = 0; a < n_k; a++) sum[a][b] += k[a] * v;
-        }
-    }
-    for (int a = 0; a < n_k; a++)
-        for (int b = 0; b < n_q; b++) {
-            float tail = 0;
-            for (int32_t t = c; t < keys->k_dim; t++)
-                tail += kept(keys->k, first + a * stride + t, f16) * x[(int64_t)b * keys->k_dim + t];
-            p[(j + b) * MF_CPU_KEYS + i + a] = sum_lanes(sum[a][b]) + tail;
-        }
-}
-
 /* All keys for n_q queries. Meanwhile the values that follow are fetched, by those who are first. */
 INLINE void score_keys(const mf__cpu_queries *q, const mf__cpu_keys *keys, int j, int n_q, bool f16, float *p) {
+    const mf__cpu_cross c = {keys->k, keys->k_stride, keys->n, q->q, keys->k_dim, n_q, keys->k_dim, p, MF_CPU_KEYS};
     const int n_k = CROSS * CROSS / (n_q < CROSS ? CROSS : n_q);
     int32_t i = 0;
     for (; i < keys->n; i += n_k) {
         for (int32_t a = i; keys->in_place && j == 0 && a < i + n_k && a < keys->n; a++)
             fetch_row(keys->v, a * keys->v_stride, keys->v_dim, f16);
         if (keys->n - i < n_k) break;
-        score_block(q, keys, j, n_q, i, n_k, f16, p);
+        cross_block(&c, i, n_k, j, n_q, f16);
     }
-    for (; i < keys->n; i++) score_block(q, keys, j, n_q, i, 1, f16, p);
+    for (; i < keys->n; i++) cross_block(&c, i, 1, j, n_q, f16);
 }
 
 INLINE vi from_zero(void) {
