@@ -49,7 +49,7 @@ while read -r level case was; do
     case $level in '#'*) continue ;; esac
     now=$(count "$level" "$case")
     change=$(awk -v a="$was" -v b="$now" 'BEGIN { printf "%.1f", 100 * (b - a) / a }')
-    verdict=$(awk -v c="$change" 'BEGIN { print c > 3 ? "MORE" : c < -3 ? "less: record anew" : "" }')
+    verdict=$(awk -v c="$change" 'BEGIN { print (c > 3 ? "MORE" : c < -3 ? "less: record anew" : "") }')
     printf '%-7s %-18s %10s -> %10s  %+6.1f %% %s\n' "$level" "$case" "$was" "$now" "$change" "$verdict"
     if [ "$verdict" = MORE ] && [ "$judged" = yes ]; then bad=$((bad + 1)); fi
 done <"$record"

@@ -61,7 +61,7 @@ static void fetch(const void *row, int64_t first, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += MF_CPU_LINE) __builtin_prefetch((const char *)row + first + i);
 }
 
-/* The columns of one kv head, where they lie or decoded; then those of the next tile are fetched. */
+/* The columns of one kv head, where they lie or decoded; of a decoded tile the next one is fetched here. */
 static void head_tile(const mf__cpu_attend *a, int32_t kv_head, int thread, float *mem, mf__cpu_keys *keys) {
     const mf__kv *kv = a->kv;
     int32_t dim = a->k_dim, at = kv_head * dim;
@@ -76,7 +76,8 @@ static void head_tile(const mf__cpu_attend *a, int32_t kv_head, int thread, floa
         keys->k_stride = kv->k_bytes / size;
         keys->v_stride = kv->v_bytes / size;
         keys->in_place = true;
-        keys->n_next = (int32_t)(left < in_block ? left : in_block);
+        if (left > in_block) left = in_block;
+        keys->n_next = left < MF_CPU_KEYS ? (int32_t)left : MF_CPU_KEYS;
         return;
     }
     for (int32_t i = 0; i < keys->n; i++) {

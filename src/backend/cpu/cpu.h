@@ -79,7 +79,7 @@ typedef struct mf__cpu_keys {
     bool f16;
     int64_t k_stride, v_stride;
     bool in_place;  /* they are the cache's own rows: whoever reads them fetches them ahead */
-    int32_t n_next; /* the rows of keys that follow there */
+    int32_t n_next; /* rows of keys that follow there, of the next tile */
 } mf__cpu_keys;
 #define MF_CPU_KEYS 32
 

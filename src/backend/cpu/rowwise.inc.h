@@ -192,7 +192,7 @@ static void SET(attend)(mf__cpu_queries *q, const mf__cpu_keys *keys) {
     for (; c < keys->v_dim; c++) add_values(q->o + (int64_t)c * WIDTH, p, v + c, keys->v_stride, keys->n, 1, shrink);
 }
 
-/* ---- products of decoded rows ------------------------------------------------------------------------------------ */
+/* ---- products of rows -------------------------------------------------------------------------------------------- */
 
 #define CROSS 4   /* rows of each side whose products are summed at the same time */
 #define QUERIES 8 /* or so many of x, and half of w */
@@ -318,8 +318,7 @@ INLINE void mix_values(mf__cpu_queries *q, const float *p, const float *shrink, 
     int32_t c = 0, next = 0;
     p += j * MF_CPU_KEYS, shrink += j;
     for (; c + n_vecs * WIDTH <= keys->v_dim; c += n_vecs * WIDTH) {
-        int32_t rows = keys->n_next < MF_CPU_KEYS ? keys->n_next : MF_CPU_KEYS;
-        for (; j == 0 && next < rows * (c + n_vecs * WIDTH) / keys->v_dim; next++)
+        for (; j == 0 && next < keys->n_next * (c + n_vecs * WIDTH) / keys->v_dim; next++)
             fetch_row(keys->k, (keys->n + next) * keys->k_stride, keys->k_dim, f16);
         mix_block(o, p, shrink, keys, c, n_q, n_vecs, f16);
     }
