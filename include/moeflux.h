@@ -209,7 +209,8 @@ mf_status mf_eval_prompt(mf_session *session, const int32_t *tokens, size_t n, i
 /* Makes the session hold exactly these n tokens (n >= 1) and gives the logits of the last. What the session or the
  * prompt cache has of the beginning is used again, and *n_reused (may be NULL) says how much; the rest is evaluated.
  * States are kept in the cache at marks[0..n_marks) (positions in 1..n in rising order: the end of a system prompt, of
- * a turn) and at regular distances. On an error the session is as it was. */
+ * a turn) and at regular distances; that of n at n - 1, so that the same prompt has only its last token to evaluate. On
+ * an error the session is as it was. */
 mf_status mf_prompt(mf_session *session, const int32_t *tokens, size_t n, const int64_t *marks, size_t n_marks,
                     float *logits, size_t logits_len, int64_t *n_reused, mf_error *err);
 

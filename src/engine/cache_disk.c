@@ -217,23 +217,49 @@ typedef struct chain_link {
     uint64_t name;
 } chain_link;
 
-/* From an entry back to the one that begins at 0, then forward. On any failure the entry is removed: it, its parents or
- * its bytes are not what they should be. */
-static mf_status read_chain(mf_model *m, const mf__cache_disk *d, const item *it, mf__frozen **out, mf_error *err) {
-    chain_link *chain = malloc(MAX_CHAIN * sizeof *chain);
-    int n = 0;
-    mf_status st = chain ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory to read the prompt cache");
-    chain_link at = {it->length, it->name};
+/* An entry and its ancestors, back to the one that begins at 0. */
+typedef struct lineage {
+    chain_link *links; /* the entry itself first */
+    int n;
+} lineage;
+
+static mf_status lineage_find(const mf__cache_disk *d, int64_t length, uint64_t name, lineage *out, mf_error *err) {
+    chain_link at = {length, name};
+    *out = (lineage){.links = malloc(MAX_CHAIN * sizeof *out->links)};
+    mf_status st = out->links ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory to read the prompt cache");
     while (st == MF_OK && at.length > 0) {
         chain_link parent = {0, 0};
-        if (n == MAX_CHAIN) st = mf__fail(err, MF_E_LIMIT, "an entry of the prompt cache has too many ancestors");
+        if (out->n == MAX_CHAIN) st = mf__fail(err, MF_E_LIMIT, "an entry of the prompt cache has too many ancestors");
         if (st == MF_OK) st = peek(d, at.length, at.name, &parent.length, &parent.name, err);
-        if (st == MF_OK) chain[n++] = at;
+        if (st == MF_OK) out->links[out->n++] = at;
         at = parent;
     }
-    for (int i = n; st == MF_OK && i-- > 0;) st = read_one(m, d, chain[i].length, chain[i].name, i == 0, out, err);
-    for (int i = n; st == MF_OK && i-- > 0;) touch_item(d, chain[i].length, chain[i].name);
-    free(chain);
+    if (st == MF_OK) return MF_OK;
+    free(out->links);
+    *out = (lineage){0};
+    return st;
+}
+
+/* All of it counts as used now, a parent never before its child: of equals the longer goes first. */
+static void lineage_touch(const mf__cache_disk *d, const lineage *l) {
+    for (int i = 0; i < l->n; i++) touch_item(d, l->links[i].length, l->links[i].name);
+}
+
+static bool lineage_has(const lineage *l, const item *it) {
+    for (int i = 0; i < l->n; i++)
+        if (l->links[i].length == it->length && l->links[i].name == it->name) return true;
+    return false;
+}
+
+/* From the beginning to an entry. On any failure the entry is removed: it, its parents or its bytes are not what they
+ * should be. */
+static mf_status read_chain(mf_model *m, const mf__cache_disk *d, const item *it, mf__frozen **out, mf_error *err) {
+    lineage l;
+    mf_status st = lineage_find(d, it->length, it->name, &l, err);
+    for (int i = l.n; st == MF_OK && i-- > 0;)
+        st = read_one(m, d, l.links[i].length, l.links[i].name, i == 0, out, err);
+    if (st == MF_OK) lineage_touch(d, &l);
+    free(l.links);
     if (st != MF_OK) {
         mf__frozen_free(m, *out);
         *out = NULL;
@@ -273,12 +299,13 @@ static int by_use(const void *a, const void *b) {
     return (x->length < y->length) - (x->length > y->length); /* of equals the longer goes first: nobody needs it */
 }
 
-/* Removes what was not used longest until `room` more bytes fit. */
-static void make_room(const mf__cache_disk *d, listing *l, int64_t room) {
+/* Removes what was not used longest, but nothing of `keep`, until `room` more bytes fit. */
+static void make_room(const mf__cache_disk *d, listing *l, const lineage *keep, int64_t room) {
     int64_t total = room;
     for (size_t i = 0; i < l->n; i++) total += l->items[i].bytes;
     if (l->n > 1) qsort(l->items, l->n, sizeof *l->items, by_use);
     for (size_t i = 0; i < l->n && total > d->max_bytes; i++) {
+        if (lineage_has(keep, &l->items[i])) continue;
         remove_item(d, l->items[i].length, l->items[i].name);
         total -= l->items[i].bytes;
     }
@@ -296,31 +323,61 @@ static mf_status write_item(mf_model *m, const mf__cache_disk *d, const mf__froz
     return st;
 }
 
-/* The longest prefix of f on disk becomes the parent; all its ancestors count as used. */
-static mf_status find_parent(const mf_model *m, const mf__cache_disk *d, const mf__frozen *f, item *out,
+/* The longest prefix of f on disk, with its ancestors. One that cannot be read back is removed, and the next is taken.
+ */
+static mf_status find_parent(const mf_model *m, const mf__cache_disk *d, const mf__frozen *f, lineage *out,
                              mf_error *err) {
     listing l;
-    *out = (item){0};
+    mf_error damage;
+    mf_status st = MF_E_NOT_FOUND;
+    *out = (lineage){0};
     MF__TRY(list(d, &l, err));
     keep_prefixes(m, &l, f->tokens, f->length);
-    for (size_t i = 0; i < l.n; i++) touch_item(d, l.items[i].length, l.items[i].name);
-    if (l.n) *out = l.items[l.n - 1];
+    while (l.n && st != MF_OK) {
+        const item *it = &l.items[--l.n];
+        st = lineage_find(d, it->length, it->name, out, &damage);
+        if (st != MF_OK && st != MF_E_NOMEM) remove_item(d, it->length, it->name);
+    }
     free(l.items);
     return MF_OK;
 }
 
-static mf_status put(mf_model *m, mf__cache_disk *d, const mf__frozen *f, mf_error *err) {
+/* Bytes of the listed items that belong to the lineage. */
+static int64_t lineage_bytes(const lineage *l, const listing *all) {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < all->n; i++)
+        if (lineage_has(l, &all->items[i])) bytes += all->items[i].bytes;
+    return bytes;
+}
+
+/* An increment is of use only beside its parents. Where they do not all fit together the state is written whole,
+ * without parents; where that does not fit either, what is there stays. */
+static mf_status put_after(mf_model *m, mf__cache_disk *d, const mf__frozen *f, lineage *parents, mf_error *err) {
     listing l;
-    item parent;
-    MF__TRY(prepare(m, d, err));
-    MF__TRY(find_parent(m, d, f, &parent, err));
+    chain_link parent = parents->n ? parents->links[0] : (chain_link){0, 0};
     if (parent.length == f->length) return MF_OK; /* it is there */
-    int64_t bytes = mf__snapshot_bytes(m->shape, parent.length, f->length);
-    if (bytes > d->max_bytes) return MF_OK;
     MF__TRY(list(d, &l, err));
-    make_room(d, &l, bytes);
+    int64_t bytes = mf__snapshot_bytes(m->shape, parent.length, f->length);
+    if (bytes + lineage_bytes(parents, &l) > d->max_bytes) {
+        parents->n = 0;
+        parent = (chain_link){0, 0};
+        bytes = mf__snapshot_bytes(m->shape, 0, f->length);
+    }
+    bool fits = bytes <= d->max_bytes;
+    if (fits) make_room(d, &l, parents, bytes);
     free(l.items);
+    if (!fits) return MF_OK;
     return write_item(m, d, f, parent.length, parent.name, name_of(m, f->tokens, f->length), bytes, err);
+}
+
+static mf_status put(mf_model *m, mf__cache_disk *d, const mf__frozen *f, mf_error *err) {
+    lineage parents;
+    MF__TRY(prepare(m, d, err));
+    MF__TRY(find_parent(m, d, f, &parents, err));
+    mf_status st = put_after(m, d, f, &parents, err);
+    lineage_touch(d, &parents);
+    free(parents.links);
+    return st;
 }
 
 mf_status mf__cache_disk_put(mf_model *m, mf__cache_disk *d, const mf__frozen *f, mf_error *err) {

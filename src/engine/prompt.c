@@ -36,31 +36,28 @@ static mf_status remember(mf_session *s, mf_error *err) {
     return st;
 }
 
-/* The next position after `at` where a state is worth keeping, or n. */
+/* The next position after `at` where a state is worth keeping, or n. A mark at the end is kept one token earlier: the
+ * last token is evaluated in any case, for its logits, so the same prompt can use nothing longer. */
 static int64_t next_stop(const mf_session *s, int64_t at, int64_t n, const int64_t *marks, size_t n_marks) {
     int64_t chunk = s->opt.n_chunk, every = (REMEMBER_EVERY + chunk - 1) / chunk * chunk;
     int64_t stop = s->model->cache ? (at / every + 1) * every : n;
-    for (size_t i = 0; s->model->cache && i < n_marks; i++)
-        if (marks[i] > at && marks[i] < stop) stop = marks[i];
+    for (size_t i = 0; s->model->cache && i < n_marks; i++) {
+        int64_t mark = marks[i] < n ? marks[i] : n - 1;
+        if (mark > at && mark < stop) stop = mark;
+    }
     return stop < n ? stop : n;
-}
-
-static bool is_mark(int64_t pos, const int64_t *marks, size_t n_marks) {
-    for (size_t i = 0; i < n_marks; i++)
-        if (marks[i] == pos) return true;
-    return false;
 }
 
 static mf_status run(mf_session *s, const int32_t *tokens, int64_t n, const int64_t *marks, size_t n_marks,
                      float *logits, int64_t *n_reused, mf_error *err) {
-    MF__TRY(restore_prefix(s, tokens, n - 1, err)); /* the last token is evaluated in any case, for its logits */
+    MF__TRY(restore_prefix(s, tokens, n - 1, err));
     *n_reused = s->length;
     while (s->length < n) {
         int64_t stop = next_stop(s, s->length, n, marks, n_marks), len = stop - s->length;
         const int32_t *piece = tokens + s->length;
         MF__TRY(mf__session_walk(s, piece, (size_t)len, stop == n ? logits : NULL, stop == n, err));
         mf__session_commit(s, piece, len);
-        if (stop < n || is_mark(n, marks, n_marks)) MF__TRY(remember(s, err));
+        if (stop < n) MF__TRY(remember(s, err));
     }
     return MF_OK;
 }

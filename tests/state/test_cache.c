@@ -272,6 +272,49 @@ static void test_the_cap_is_kept(void **state) {
     mf__dir_remove(disk, NULL);
 }
 
+static int64_t capped_run(const char *dir, const char *disk, int64_t cap, const int32_t *tokens, const int64_t *marks,
+                          size_t n_marks) {
+    mf_model *m = open_cached(dir, 0, disk, cap);
+    float *want = any_row(m, 1), *got = any_row(m, 1);
+    from_scratch(m, tokens, N, want);
+    int64_t reused = through_cache(m, tokens, N, marks, n_marks, got);
+    any_same(m, want, got);
+    free(want);
+    free(got);
+    mf_model_close(m);
+    return reused;
+}
+
+/* Entries are increments: one whose parent went to make room for it could never be read. */
+static void test_room_is_not_made_from_parents(void **state) {
+    const char *disk = cache_dir();
+    const int64_t marks[] = {10, 20, 30};
+    capped_run(*state, disk, 0, prompt, marks, 2);
+    int64_t two = total_bytes(disk), cap = two + two / 4;
+    capped_run(*state, disk, cap, prompt, marks, 3); /* the third does not fit beside the others */
+    assert_true(total_bytes(disk) <= cap);
+    assert_true(capped_run(*state, disk, cap, prompt, NULL, 0) >= 20);
+    mf__dir_remove(disk, NULL);
+}
+
+/* The last token is evaluated for its logits; nothing else is. */
+static void test_the_same_prompt_again(void **state) {
+    const char *disk = cache_dir();
+    const int64_t marks[] = {10, N};
+    for (int i = 0; i < 3; i++) {
+        mf_model *m = open_cached(*state, 0, disk, 0);
+        expect(m, prompt, N, marks, 2, i ? N - 1 : 0);
+        mf_model_close(m);
+    }
+    mf__dir_remove(disk, NULL);
+    mf_model *m = open_cached(*state, 1 << 28, NULL, 0);
+    expect(m, prompt, N, marks + 1, 1, 0);
+    expect(m, prompt, N, marks + 1, 1, N - 1);
+    expect(m, prompt, N + 3, NULL, 0, N - 1);
+    expect(m, prompt + 7, 1, &(int64_t){1}, 1, 0); /* nothing before the only token */
+    mf_model_close(m);
+}
+
 /* ---- other processes ----------------------------------------------------------------------------------------------
  */
 
@@ -365,6 +408,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_damage_is_a_miss_and_heals),
         cmocka_unit_test(test_strangers_and_pieces_are_ignored),
         cmocka_unit_test(test_the_cap_is_kept),
+        cmocka_unit_test(test_room_is_not_made_from_parents),
+        cmocka_unit_test(test_the_same_prompt_again),
         cmocka_unit_test(test_kills_leave_nothing_wrong),
         cmocka_unit_test(test_two_processes_share_a_directory),
     };
