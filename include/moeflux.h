@@ -124,7 +124,7 @@ typedef struct mf_model_options {
                          * memory has room for all experts, the idle drive reads all of them once there is a session;
                          * not with OFF */
     int n_io_threads;   /* reads at a time; 0: chosen */
-    const char *policy; /* which experts stay in memory: "mix" (NULL), "lfu", "lru" */
+    const char *policy; /* which experts stay in memory: "horizons" (NULL), "lfu", "lru" */
     const char *const *experts_dirs; /* directories with layer_NN.bin, read side by side; NULL: the model's own */
     int n_experts_dirs;
     const char *cache_dir; /* remembers how fast drives are; NULL: measured at every open that needs it */
@@ -359,7 +359,7 @@ typedef struct mf_stats {
     int64_t latency[MF_LATENCY_BUCKETS]; /* reads by duration */
     mf_predictor_stats predictors[MF_PREDICTORS];
     /* how things are now */
-    const char *io, *policy; /* "mmap", "pread", "uring"; "mix", ... */
+    const char *io, *policy; /* "mmap", "pread", "uring"; "horizons", ... */
     bool direct;
     int64_t ceiling;     /* bytes/s the drive was measured at; 0: not measured */
     int64_t read_bytes;  /* of one read at most */

@@ -9,7 +9,7 @@
 #include "routes.h"
 
 const char *const app_io_names[] = {"auto", "mmap", "pread", "uring", NULL};
-static const char *const policies[] = {"mix", "lfu", "lru", NULL};
+static const char *const policies[] = {"horizons", "lfu", "lru", NULL};
 
 int app_model_rows(void *model_options, opt_def *rows) {
     static const char *const switches[] = {"auto", "on", "off", NULL};    /* in the order of mf_switch */
@@ -78,7 +78,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .value = &m->policy,
          .arg = "NAME",
          .choices = policies,
-         .help = "which experts stay in memory: mix (default), lfu or lru"},
+         .help = "which experts stay in memory: horizons (default), lfu or lru"},
         {.name = "experts-dir",
          .kind = OPT_LIST,
          .value = &m->experts_dirs,

@@ -110,10 +110,10 @@ mf_status mf__model_open_store(mf_model *m, const mf_model_options *opt, mf_erro
                                          .prefetch = opt->prefetch,
                                          .n_io_threads = opt->n_io_threads,
                                          .policy = opt->policy,
-                                         .cache_dir = opt->cache_dir,
+                                         .speed_dir = opt->cache_dir,
                                          .log = m->log};
     MF__TRY(mf__store_open(&m->store_config, &m->store, err));
-    m->store_config.policy = m->store_config.cache_dir = NULL; /* the caller's */
+    m->store_config.policy = m->store_config.speed_dir = NULL; /* the caller's */
     return mf__turn_create(m->store, &m->turn, err);
 }
 

@@ -36,10 +36,9 @@ static mf_status check_slot(const mf__store *s, int i, mf_error *err) {
     if (x->state == MF_SLOT_FREE) HOLD(2, s->keys[i] < 0 && !x->pins && x->queue < 0, "slot %d is not quite free", i);
     HOLD(3, x->pins == pins_of(s, i), "slot %d has %d pins, turns hold %d", i, x->pins, pins_of(s, i));
     if (i >= s->limit && !x->pins) HOLD(4, x->state != MF_SLOT_READY, "slot %d is above the limit %d", i, s->limit);
-    HOLD(6, x->finished <= x->issued && x->issued <= s->n_pieces, "slot %d: %d of %d pieces", i, x->finished,
-         x->issued);
+    HOLD(6, x->finished <= x->issued && x->issued <= s->n_reads, "slot %d: %d of %d reads", i, x->finished, x->issued);
     if (x->state == MF_SLOT_READING)
-        HOLD(6, (x->queue >= 0) == (x->issued < s->n_pieces && !x->error), "slot %d: queue %d, %d pieces issued", i,
+        HOLD(6, (x->queue >= 0) == (x->issued < s->n_reads && !x->error), "slot %d: queue %d, %d reads issued", i,
              x->queue, x->issued);
     else
         HOLD(6, x->queue < 0, "slot %d of state %d is in a queue", i, x->state);
@@ -60,7 +59,7 @@ static mf_status check_sums(const mf__store *s, mf_error *err) {
     HOLD(4, over == s->n_over && n_free == s->n_free, "%d over, counted %d; %d free, counted %d", over, s->n_over,
          n_free, s->n_free);
     HOLD(8, flying == s->in_flight[0] + s->in_flight[1] && s->in_flight[0] >= 0 && s->in_flight[1] >= 0,
-         "%d pieces fly, counted %d + %d", flying, s->in_flight[0], s->in_flight[1]);
+         "%d reads under way, counted %d + %d", flying, s->in_flight[0], s->in_flight[1]);
     HOLD(9, unused == s->n_ready_unused, "%d unused guesses, counted %d", unused, s->n_ready_unused);
     for (int q = 0; q < 2; q++) {
         int n = 0, last = -1;

@@ -11,13 +11,12 @@
 #include "base/log.h"
 #include "store/internal.h"
 
-#define TRIAL_NS 60000000
-#define TRIAL_BYTES ((int64_t)48 << 20) /* room of the small store */
-#define TRIAL_BATCH 8
+#define PROBE_NS 60000000
+#define PROBE_BYTES ((int64_t)48 << 20) /* room of the small store */
+#define PROBE_BATCH 8
 #define MAX_CACHE_FILE (1 << 20)
 
-/* ---- remembering
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- remembering ---- */
 
 /* "259:1 direct 1769472": devices come and go under the same number, but the speeds stay of the same kind. */
 static bool drive_key(const mf__store *s, char *out, size_t size) {
@@ -85,8 +84,7 @@ static void remember(const char *dir, const char *path, const char *key, const m
     json_decref(root);
 }
 
-/* ---- measuring
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- measuring ---- */
 
 static void uncache(const mf__store *s, int layer, const int32_t *ids, int n) {
 #ifdef POSIX_FADV_DONTNEED
@@ -99,14 +97,14 @@ static void uncache(const mf__store *s, int layer, const int32_t *ids, int n) {
 }
 
 /* Random experts, no policy, no predictions, until the time is over. Returns bytes/s; 0 when this way does not work. */
-static int64_t trial(const mf__store *s, mf_io io, bool direct, const char *const *files) {
+static int64_t speed_of(const mf__store *s, mf_io io, bool direct, const char *const *files) {
     mf__store_config c = {.n_layers = s->n_layers,
                           .n_dirs = s->n_dirs,
                           .files = files,
                           .n_experts = s->n_experts,
                           .stride = s->stride,
                           .bytes = s->bytes,
-                          .budget = TRIAL_BYTES + 3 * TRIAL_BATCH * (s->bytes + MF_HUGE),
+                          .budget = PROBE_BYTES + 3 * PROBE_BATCH * (s->bytes + MF_HUGE),
                           .io = io,
                           .direct = direct ? MF_SWITCH_ON : MF_SWITCH_OFF,
                           .prefetch = MF_SWITCH_OFF,
@@ -119,16 +117,16 @@ static int64_t trial(const mf__store *s, mf_io io, bool direct, const char *cons
     uint64_t seed = (uint64_t)mf__now_ns();
     if (mf__store_open(&c, &small, NULL) != MF_OK) return 0;
     bool ok = small->io_kind == io && small->direct == direct && mf__turn_create(small, &turn, NULL) == MF_OK;
-    for (began = now = mf__now_ns(); ok && now - began < TRIAL_NS; now = mf__now_ns()) {
-        int32_t ids[TRIAL_BATCH], got[TRIAL_BATCH];
-        const void *blobs[TRIAL_BATCH];
+    for (began = now = mf__now_ns(); ok && now - began < PROBE_NS; now = mf__now_ns()) {
+        int32_t ids[PROBE_BATCH], got[PROBE_BATCH];
+        const void *blobs[PROBE_BATCH];
         int layer, n = 0;
         do {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             layer = (int)((seed >> 33) % (uint64_t)s->n_layers);
         } while (!mf__files_has(s, layer));
-        int first = (int)((seed >> 17) % (uint64_t)s->n_experts), step = s->n_experts / TRIAL_BATCH;
-        for (int i = 0; i < TRIAL_BATCH && (step || i == 0); i++) ids[n++] = (first + i * step) % s->n_experts;
+        int first = (int)((seed >> 17) % (uint64_t)s->n_experts), step = s->n_experts / PROBE_BATCH;
+        for (int i = 0; i < PROBE_BATCH && (step || i == 0); i++) ids[n++] = (first + i * step) % s->n_experts;
         int n_got = n;
         if (!direct) uncache(small, layer, ids, n); /* what the page cache has is no measure of the drive */
         ok = mf__turn_begin(turn, layer, ids, NULL, n, 1, NULL) == MF_OK;
@@ -147,7 +145,7 @@ static int64_t trial(const mf__store *s, mf_io io, bool direct, const char *cons
 
 mf_status mf__drive_measure(mf__store *s, mf__drive *out, mf_error *err) {
     char key[256];
-    char *path = s->config.cache_dir ? mf__path_join(s->config.cache_dir, "drives.json") : NULL;
+    char *path = s->config.speed_dir ? mf__path_join(s->config.speed_dir, "drives.json") : NULL;
     bool keyed = drive_key(s, key, sizeof key);
     *out = (mf__drive){0};
     if (path && keyed && recall(path, key, out)) {
@@ -160,17 +158,17 @@ mf_status mf__drive_measure(mf__store *s, mf__drive *out, mf_error *err) {
         return mf__fail(err, MF_E_NOMEM, "no memory for %d paths", s->n_files);
     }
     for (int i = 0; i < s->n_files; i++) files[i] = s->files[i].path;
-    out->buffered = trial(s, MF_IO_PREAD, false, files);
+    out->buffered = speed_of(s, MF_IO_PREAD, false, files);
     if (s->direct) {
-        out->direct = trial(s, MF_IO_PREAD, true, files);
-        out->uring = trial(s, MF_IO_URING, true, files);
+        out->direct = speed_of(s, MF_IO_PREAD, true, files);
+        out->uring = speed_of(s, MF_IO_URING, true, files);
     }
     free(files);
     mf__log(&s->log, MF_LOG_DEBUG,
             "experts: drive measured at %.2f GB/s direct, %.2f through the page cache, %.2f "
             "with io_uring",
             (double)out->direct / 1e9, (double)out->buffered / 1e9, (double)out->uring / 1e9);
-    if (path && keyed) remember(s->config.cache_dir, path, key, out);
+    if (path && keyed) remember(s->config.speed_dir, path, key, out);
     free(path);
     return MF_OK;
 }

@@ -1,4 +1,4 @@
-/* The feed: which piece is read next. Demands in the order they came; guesses only while no demand is waiting or under
+/* The feed: which read is next. Demands in the order they came; guesses only while no demand is waiting or under
  * way, and few at a time, so that a demand that comes meanwhile waits for little. Where all experts fit, a drive that
  * nobody needs brings in what was never asked for, so that a model that fits soon reads nothing any more. */
 #include <stdlib.h>
@@ -17,8 +17,7 @@ int64_t mf__now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* ---- queues --------------------------------------------------------------------------------------------------------
- */
+/* ---- queues ---- */
 
 void mf__queue_push(mf__store *s, int which, int32_t slot, bool front) {
     mf__queue *q = &s->queues[which];
@@ -43,8 +42,7 @@ void mf__queue_remove(mf__store *s, int32_t slot) {
     x->queue = -1;
 }
 
-/* ---- taking
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- taking ---- */
 
 /* The least busy of the directories that have the layer. */
 static int choose_file(const mf__store *s, int layer, int turn) {
@@ -59,29 +57,29 @@ static int choose_file(const mf__store *s, int layer, int turn) {
     return best * s->n_layers + layer;
 }
 
-static void fill_piece(mf__store *s, int32_t slot, mf__piece *out) {
+static void fill_read(mf__store *s, int32_t slot, mf__read *out) {
     mf__slot *x = &s->slots[slot];
     mf__key key = s->keys[slot];
     int index = x->issued++;
     int64_t begin = key % s->n_experts * s->stride, end = begin + s->bytes;
     int64_t from = s->direct ? begin / MF_BLOCK * MF_BLOCK : begin; /* where the slot's first byte comes from */
-    int64_t lo = from + (int64_t)index * s->piece_bytes, hi = lo + s->piece_bytes;
-    if (index == s->n_pieces - 1) hi = s->direct ? (end + MF_BLOCK - 1) / MF_BLOCK * MF_BLOCK : end;
+    int64_t lo = from + (int64_t)index * s->read_bytes, hi = lo + s->read_bytes;
+    if (index == s->n_reads - 1) hi = s->direct ? (end + MF_BLOCK - 1) / MF_BLOCK * MF_BLOCK : end;
     int file = choose_file(s, key / s->n_experts, index + key);
     const mf__expert_file *f = &s->files[file];
-    *out = (mf__piece){.slot = slot,
-                       .file = file,
-                       .fd = s->direct ? f->direct : f->fd,
-                       .fd_buffered = f->fd,
-                       .direct = s->direct,
-                       .mapped = s->mapped,
-                       .demanded = x->pins > 0,
-                       .to = s->mapped ? (uint8_t *)f->map.data + lo : s->arena + slot * s->slot_bytes + (lo - from),
-                       .offset = lo,
-                       .bytes = hi - lo,
-                       .need = (hi < end ? hi : end) - lo,
-                       .began_ns = mf__now_ns()};
-    if (x->issued == s->n_pieces) mf__queue_remove(s, slot);
+    *out = (mf__read){.slot = slot,
+                      .file = file,
+                      .fd = s->direct ? f->direct : f->fd,
+                      .fd_buffered = f->fd,
+                      .direct = s->direct,
+                      .mapped = s->mapped,
+                      .demanded = x->pins > 0,
+                      .to = s->mapped ? (uint8_t *)f->map.data + lo : s->arena + slot * s->slot_bytes + (lo - from),
+                      .offset = lo,
+                      .bytes = hi - lo,
+                      .need = (hi < end ? hi : end) - lo,
+                      .began_ns = mf__now_ns()};
+    if (x->issued == s->n_reads) mf__queue_remove(s, slot);
     if (s->in_flight[0] + s->in_flight[1] == 0) s->busy_since_ns = out->began_ns;
     s->in_flight[!out->demanded]++;
 }
@@ -145,12 +143,12 @@ static int32_t choose_slot(mf__store *s) {
     return slot >= 0 ? slot : start_fill(s);
 }
 
-bool mf__feed_take(mf__store *s, bool wait, mf__piece *out) {
+bool mf__feed_take(mf__store *s, bool wait, mf__read *out) {
     int32_t slot = -1;
     pthread_mutex_lock(&s->lock);
     while ((slot = choose_slot(s)) < 0 && wait && !s->stopping) pthread_cond_wait(&s->work, &s->lock);
     if (slot >= 0) {
-        fill_piece(s, slot, out);
+        fill_read(s, slot, out);
         if (s->queues[0].head >= 0 || s->queues[1].head >= 0 || s->n_guesses || mf__feed_may_fill(s))
             pthread_cond_signal(&s->work);
     }
@@ -163,10 +161,9 @@ void mf__feed_wake(mf__store *s) {
     if (s->io && s->io->wake) s->io->wake(s->io);
 }
 
-/* ---- finishing ------------------------------------------------------------------------------------------------------
- */
+/* ---- finishing ---- */
 
-static void count_read(mf__store *s, const mf__piece *p, bool good) {
+static void count_read(mf__store *s, const mf__read *p, bool good) {
     int64_t now = mf__now_ns(), us = (now - p->began_ns) / 1000;
     int bucket = 0;
     while (bucket < MF_LATENCY_BUCKETS - 1 && us >= (int64_t)MF_LATENCY_FIRST_US << bucket) bucket++;
@@ -175,7 +172,7 @@ static void count_read(mf__store *s, const mf__piece *p, bool good) {
     if (s->in_flight[0] + s->in_flight[1] == 0) s->stats.busy_ns += now - s->busy_since_ns;
 }
 
-void mf__feed_finish(mf__store *s, const mf__piece *p, int error, int64_t error_offset) {
+void mf__feed_finish(mf__store *s, const mf__read *p, int error, int64_t error_offset) {
     pthread_mutex_lock(&s->lock);
     mf__slot *x = &s->slots[p->slot];
     x->finished++;
@@ -189,7 +186,7 @@ void mf__feed_finish(mf__store *s, const mf__piece *p, int error, int64_t error_
         x->error_offset = error_offset;
         if (x->queue >= 0) mf__queue_remove(s, p->slot);
     }
-    if (x->error ? x->finished == x->issued : x->finished == s->n_pieces) {
+    if (x->error ? x->finished == x->issued : x->finished == s->n_reads) {
         x->state = x->error ? MF_SLOT_FAILED : MF_SLOT_READY;
         if (!x->error && x->who >= 0) s->n_ready_unused++;
         if (x->error) {

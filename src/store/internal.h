@@ -1,12 +1,12 @@
 /* The store's private structures.
  *
  *   slot     room for one expert. Streaming: in the arena. Mapped: the expert's place in the mapped file.
- *   piece    a part of one expert's bytes: the unit of reading, so that a demand never waits behind a large prefetch
- *   feed     what I/O engines pull pieces from: demanded slots first, then predictions when nothing is demanded, then,
+ *   read     a part of one expert's bytes: the unit of reading, so that a demand never waits behind a large prefetch
+ *   feed     what I/O engines pull reads from: demanded slots first, then predictions when nothing is demanded, then,
  *            where all experts fit, those that nobody has asked for yet
  *
- *   FREE --claim--> READING --last piece--> READY --evict--> FREE
- *                      \--a piece failed--> FAILED --last unpin--> FREE
+ *   FREE --claim--> READING --last read--> READY --evict--> FREE
+ *                      \--a read failed--> FAILED --last unpin--> FREE
  *
  * Invariants, whenever the lock is free (mf__store_check):
  *   1. where[key] is a slot s in READING or READY with slots[s].key == key, or -1; every such slot is found that way.
@@ -15,10 +15,10 @@
  *   4. Slots at or above the limit are FREE unless they are pinned or being read, and n_over counts those.
  *   5. Tables and slots below the limit, in whole huge pages, fit in the budget less what is lent; n_over == 0 means
  *      that nothing else of the arena is in memory.
- *   6. A READING slot has finished <= issued <= n_pieces, and is in a queue exactly when it has pieces to issue (after
+ *   6. A READING slot has finished <= issued <= n_reads, and is in a queue exactly when it has reads to issue (after
  *      an error there are none).
  *   7. A queued slot is in the demand queue exactly when it is pinned.
- *   8. The counts of pieces in flight are the sums over READING slots of issued - finished.
+ *   8. The counts of reads in flight are the sums over READING slots of issued - finished.
  *   9. n_ready_unused counts the READY slots that were predicted and not yet wanted. */
 #ifndef MF_STORE_INTERNAL_H
 #define MF_STORE_INTERNAL_H
@@ -42,7 +42,7 @@ typedef struct mf__slot {
     int8_t who;     /* predictor that had it read and whose guess nobody has wanted yet; -1: wanted */
     int8_t queue;   /* 0 demand, 1 prefetch, -1 none */
     int32_t pins;   /* turns that want it */
-    int32_t issued; /* pieces handed to the engine */
+    int32_t issued; /* reads handed to the engine */
     int32_t finished;
     int32_t prev, next; /* in its queue; -1 at the ends */
     /* a failure */
@@ -68,14 +68,14 @@ typedef struct mf__expert_file {
 } mf__expert_file;
 
 /* A read to be done: bytes at offset of the file into `to`; the first `need` must arrive. */
-typedef struct mf__piece {
+typedef struct mf__read {
     int32_t slot, file;
     int fd, fd_buffered; /* the second is for what direct reads cannot do */
     bool direct, mapped, demanded;
     uint8_t *to;
     int64_t offset, bytes, need;
     int64_t began_ns;
-} mf__piece;
+} mf__read;
 
 typedef struct mf__guess {
     mf__key key; /* -1: withdrawn */
@@ -99,11 +99,11 @@ struct mf__store {
     mf_io io_kind;
     mf_log_sink log;
     mf__expert_file *files; /* [n_dirs][n_layers] */
-    int32_t *drive_load;    /* [n_dirs] pieces in flight */
+    int32_t *drive_load;    /* [n_dirs] reads in flight */
 
     pthread_mutex_t lock; /* all that follows */
     pthread_cond_t ready; /* a slot became READY, FAILED or evictable */
-    pthread_cond_t work;  /* there may be pieces to take */
+    pthread_cond_t work;  /* there may be reads to take */
     bool stopping;
 
     /* slots */
@@ -129,10 +129,10 @@ struct mf__store {
     int turns_without_miss; /* in a row */
 
     /* feed */
-    int piece_bytes, n_pieces;
+    int read_bytes, n_reads;
     mf__queue queues[2];
-    int in_flight[2];   /* pieces: for demands, for guesses */
-    int depth;          /* pieces in flight at most */
+    int in_flight[2];   /* reads: for demands, for guesses */
+    int depth;          /* reads in flight at most */
     mf__guess *guesses; /* ring */
     int guess_cap, guess_head, n_guesses;
     bool filling; /* there may be experts that were never read, and there is room for all of them, if nothing is lent */
@@ -157,7 +157,7 @@ struct mf__store {
     /* turns and counters */
     mf__turn *turns; /* all turn objects, for the checker */
     mf_stats stats;
-    int64_t busy_since_ns; /* when pieces in flight became more than 0 */
+    int64_t busy_since_ns; /* when reads in flight became more than 0 */
     int64_t ceiling;       /* bytes/s the drive was measured at; 0: unknown */
     pthread_t watcher;     /* looks at memory pressure */
     pthread_cond_t tick;   /* wakes it to stop */
@@ -225,9 +225,9 @@ void mf__slot_promote(mf__store *s, int32_t slot); /* a guess that is wanted now
 void mf__slot_settle(mf__store *s, int32_t slot, bool good);
 
 /* feed.c: what I/O engines call */
-bool mf__feed_take(mf__store *s, bool wait, mf__piece *out); /* false: nothing (or, with wait, the store is closing) */
-void mf__feed_finish(mf__store *s, const mf__piece *piece, int error, int64_t error_offset);
-void mf__feed_wake(mf__store *s);           /* the lock is held: there may be pieces to take */
+bool mf__feed_take(mf__store *s, bool wait, mf__read *out); /* false: nothing (or, with wait, the store is closing) */
+void mf__feed_finish(mf__store *s, const mf__read *read, int error, int64_t error_offset);
+void mf__feed_wake(mf__store *s);           /* the lock is held: there may be reads to take */
 bool mf__feed_may_fill(const mf__store *s); /* ... also when nobody wants any */
 void mf__queue_push(mf__store *s, int which, int32_t slot, bool front);
 void mf__queue_remove(mf__store *s, int32_t slot);
@@ -241,7 +241,7 @@ void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int 
 void mf__predict_forget(mf__store *s);
 bool mf__predict_active(const mf__store *s, int who);
 
-/* I/O engines: threads that take pieces, read them, and finish them. */
+/* I/O engines: threads that take reads, do them, and finish them. */
 struct mf__io {
     const char *name;
     void (*wake)(mf__io *io); /* the store's lock is held */

@@ -1,4 +1,4 @@
-/* The pread engine: a few threads, each reads one piece at a time. Also brings in pieces of mapped files. */
+/* The pread engine: a few threads, one read each at a time. Also brings in the pages of mapped files. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ static ssize_t read_some(const mf__store *s, int fd, void *buf, int64_t n, int64
 
 /* Returns 0, an errno, or -1 when the file ended; *at: where. A direct read that is refused, or that stopped inside a
  * block, goes on through the page cache. */
-static int read_piece(const mf__store *s, const mf__piece *p, int64_t *at) {
+static int do_read(const mf__store *s, const mf__read *p, int64_t *at) {
     int fd = p->fd;
     for (int64_t got = 0; got < p->need;) {
         *at = p->offset + got;
@@ -41,7 +41,7 @@ static int read_piece(const mf__store *s, const mf__piece *p, int64_t *at) {
 }
 
 /* Has the pages of a mapped file brought in. Kernels that cannot are left to fault them in. */
-static int touch_piece(const mf__store *s, const mf__piece *p, int64_t *at) {
+static int touch_pages(const mf__store *s, const mf__read *p, int64_t *at) {
     int64_t fate;
     *at = p->offset;
     while ((fate = mf__read_fate(s, p->need)) == -EINTR || fate == -EAGAIN) {
@@ -62,10 +62,10 @@ static int touch_piece(const mf__store *s, const mf__piece *p, int64_t *at) {
 
 static void *worker(void *arg) {
     mf__store *s = arg;
-    mf__piece p;
+    mf__read p;
     while (mf__feed_take(s, true, &p)) {
         int64_t at = p.offset;
-        int error = p.mapped ? touch_piece(s, &p, &at) : read_piece(s, &p, &at);
+        int error = p.mapped ? touch_pages(s, &p, &at) : do_read(s, &p, &at);
         mf__feed_finish(s, &p, error, at);
     }
     return NULL;

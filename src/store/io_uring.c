@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 typedef struct flight {
-    mf__piece piece;
+    mf__read read;
     int64_t got;
     int fate;      /* tests: what comes back instead of the read's own result; 1: nothing does */
     bool buffered; /* went on through the page cache */
@@ -46,7 +46,7 @@ static void uring_wake(mf__io *io) {
 
 /* A read of what is left of a flight. The queue has an entry per flight and one for the bell, so there is room. */
 static void prepare(uring_io *x, flight *f) {
-    const mf__piece *p = &f->piece;
+    const mf__read *p = &f->read;
     bool direct = p->direct && !f->buffered;
     int64_t n = mf__read_fate(x->store, p->bytes - f->got);
     struct io_uring_sqe *sqe = io_uring_get_sqe(&x->ring);
@@ -66,7 +66,7 @@ static void take_all(uring_io *x) {
     for (int i = 0; i < x->depth; i++) {
         flight *f = &x->flights[i];
         if (f->busy) continue;
-        if (!mf__feed_take(x->store, false, &f->piece)) return;
+        if (!mf__feed_take(x->store, false, &f->read)) return;
         f->busy = true;
         f->buffered = false;
         f->got = 0;
@@ -77,7 +77,7 @@ static void take_all(uring_io *x) {
 
 /* One read came back: done, failed, or to be continued. */
 static void land(uring_io *x, flight *f, int res) {
-    const mf__piece *p = &f->piece;
+    const mf__read *p = &f->read;
     int error = 0;
     if (res > 0) {
         f->got += res;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-const mf__policy *const mf__policies[] = {&mf__policy_mix, &mf__policy_lfu, &mf__policy_lru, NULL};
+const mf__policy *const mf__policies[] = {&mf__policy_horizons, &mf__policy_lfu, &mf__policy_lru, NULL};
 
 const mf__policy *mf__policy_find(const char *name) {
     if (!name || !strcmp(name, "auto")) return mf__policies[0];

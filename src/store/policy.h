@@ -25,7 +25,8 @@ struct mf__policy {
 
 extern const mf__policy mf__policy_lru; /* least recently used */
 extern const mf__policy mf__policy_lfu; /* least frequently used, with ageing */
-extern const mf__policy mf__policy_mix; /* recency and frequency over several horizons, and the place in the cycle */
+extern const mf__policy
+    mf__policy_horizons; /* recency and frequency over several horizons, and the place in the cycle */
 
 extern const mf__policy *const mf__policies[];       /* NULL ends; the first is the default */
 const mf__policy *mf__policy_find(const char *name); /* NULL or "auto": the default; NULL when unknown */

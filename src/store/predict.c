@@ -130,8 +130,7 @@ void mf__predict_forget(mf__store *s) {
     }
 }
 
-/* ---- from outside: with the lock ------------------------------------------------------------------------------------
- */
+/* ---- from outside: with the lock ---- */
 
 void mf__store_hint(mf__store *s, mf__predictor who, int layer, const int32_t *ids, int n) {
     if (!s->prefetch || layer < 0 || layer >= s->n_layers || !mf__files_has(s, layer)) return;

@@ -20,7 +20,7 @@ void *mf__table(mf__store *s, size_t count, size_t size) {
     return calloc(count ? count : 1, size);
 }
 
-/* ---- creation ---------------------------------------------------------------------------------------------------- */
+/* ---- creation ---- */
 
 /* A direct read covers whole blocks, so an expert that begins inside one needs room around it. Slots are whole huge
  * pages when that wastes little; otherwise they are packed, and the arena alone is aligned: what reads and compute
@@ -113,8 +113,7 @@ uint8_t *mf__slot_blob(const mf__store *s, int32_t slot) {
     return NULL;
 }
 
-/* ---- the limit ------------------------------------------------------------------------------------------------------
- */
+/* ---- the limit ---- */
 
 int mf__slots_limit(const mf__store *s) {
     if (s->mapped || !s->budget) return s->n_slots;
@@ -151,7 +150,7 @@ void mf__slots_apply_limit(mf__store *s) {
     pthread_cond_broadcast(&s->ready);
 }
 
-/* ---- one slot's life -------------------------------------------------------------------------------------------- */
+/* ---- one slot's life ---- */
 
 /* A guess that was read has turned out good (wanted) or not (gone unused). */
 void mf__slot_settle(mf__store *s, int32_t slot, bool good) {
@@ -214,8 +213,7 @@ void mf__slot_unpin(mf__store *s, int32_t slot) {
     pthread_cond_broadcast(&s->ready);
 }
 
-/* ---- making room --------------------------------------------------------------------------------------------------
- */
+/* ---- making room ---- */
 
 static bool evictable(const void *ctx, int i) {
     const mf__slot *x = &((const mf__store *)ctx)->slots[i];

@@ -9,7 +9,7 @@
 
 #define DEFAULT_DEPTH 16
 #define MOST_DEPTH 64
-#define PIECE_BYTES ((int64_t)1 << 20)
+#define READ_BYTES ((int64_t)1 << 20)
 
 static mf_status check_config(const mf__store_config *c, mf_error *err) {
     if (c->n_layers < 1 || c->n_experts < 1 || c->n_dirs < 1 || c->bytes < 1 || c->stride < c->bytes ||
@@ -19,7 +19,8 @@ static mf_status check_config(const mf__store_config *c, mf_error *err) {
     if (c->n_io_threads < 0 || c->n_io_threads > MOST_DEPTH)
         return mf__fail(err, MF_E_INVALID, "n_io_threads is %d, expected 0 to %d", c->n_io_threads, MOST_DEPTH);
     if (!mf__policy_find(c->policy))
-        return mf__fail(err, MF_E_INVALID, "cache policy \"%s\" is not known; known are mix, lfu and lru", c->policy);
+        return mf__fail(err, MF_E_INVALID, "cache policy \"%s\" is not known; known are horizons, lfu and lru",
+                        c->policy);
     if (c->budget < 0) return mf__fail(err, MF_E_INVALID, "store: a budget of %lld bytes", (long long)c->budget);
     return MF_OK;
 }
@@ -87,16 +88,16 @@ static mf_status choose_io(mf__store *s, mf_error *err) {
     return MF_OK;
 }
 
-/* Pieces of about PIECE_BYTES, equal and in whole blocks. */
-static void cut_pieces(mf__store *s) {
+/* Reads of about READ_BYTES, equal and in whole blocks. */
+static void cut_reads(mf__store *s) {
     int64_t span = s->bytes + (s->direct && s->stride % MF_BLOCK ? 2 * MF_BLOCK : 0);
-    int64_t n = s->mapped ? 1 : (span + PIECE_BYTES / 2) / PIECE_BYTES;
+    int64_t n = s->mapped ? 1 : (span + READ_BYTES / 2) / READ_BYTES;
     if (n < 1) n = 1;
-    int64_t piece = ((span + n - 1) / n + MF_BLOCK - 1) / MF_BLOCK * MF_BLOCK;
-    if (piece > INT32_MAX / 2) piece = INT32_MAX / 2 / MF_BLOCK * MF_BLOCK;
-    s->piece_bytes = (int)piece;
-    /* The last piece must not be empty wherever in its block an expert begins, so count by the bytes alone. */
-    s->n_pieces = (int)((s->bytes + piece - 1) / piece);
+    int64_t each = ((span + n - 1) / n + MF_BLOCK - 1) / MF_BLOCK * MF_BLOCK;
+    if (each > INT32_MAX / 2) each = INT32_MAX / 2 / MF_BLOCK * MF_BLOCK;
+    s->read_bytes = (int)each;
+    /* The last read must not be empty wherever in its block an expert begins, so count by the bytes alone. */
+    s->n_reads = (int)((s->bytes + each - 1) / each);
 }
 
 static mf_status start_io(mf__store *s, mf_error *err) {
@@ -118,7 +119,7 @@ static mf_status open_store(mf__store *s, mf_error *err) {
     MF__TRY(choose_io(s, err));
     s->budget = s->budget_asked = s->budget_max = s->mapped ? 0 : s->config.budget;
     MF__TRY(mf__slots_create(s, err));
-    cut_pieces(s);
+    cut_reads(s);
     s->prefetch = s->config.prefetch != MF_SWITCH_OFF;
     s->always = s->config.prefetch == MF_SWITCH_ON;
     s->listens = 0xff;
@@ -187,8 +188,7 @@ void mf__store_close(mf__store *s) {
     free(s);
 }
 
-/* ---- budget
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- budget ---- */
 
 void mf__store_budget_set(mf__store *s, int64_t bytes) {
     pthread_mutex_lock(&s->lock);
@@ -230,8 +230,7 @@ mf_status mf__store_lend(mf__store *s, int64_t bytes, mf_error *err) {
     return st;
 }
 
-/* ---- counters
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- counters ---- */
 
 void mf__store_stats_get(mf__store *s, mf_stats *out) {
     pthread_mutex_lock(&s->lock);
@@ -240,7 +239,7 @@ void mf__store_stats_get(mf__store *s, mf_stats *out) {
     out->policy = s->ranking.policy->name;
     out->direct = s->direct;
     out->ceiling = s->ceiling;
-    out->read_bytes = s->piece_bytes;
+    out->read_bytes = s->read_bytes;
     out->read_depth = s->depth;
     out->budget = s->budget ? s->budget - s->lent : 0;
     for (int i = 0; i < s->n_slots; i++) out->cache_bytes += s->slots[i].state == MF_SLOT_READY ? s->bytes : 0;

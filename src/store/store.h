@@ -37,7 +37,7 @@ typedef struct mf__store_config {
     mf_switch prefetch;
     int n_io_threads;      /* reads at a time; 0: chosen */
     const char *policy;    /* NULL: the default */
-    const char *cache_dir; /* where the speed of drives is remembered; NULL: nowhere */
+    const char *speed_dir; /* where the speed of drives is remembered; NULL: nowhere */
     /* Tests, below every engine: asked before each read of n bytes, which then reads as many as it says, meets the end
      * of the file (0) or fails (a negative errno). It may take its time. */
     int64_t (*fault)(void *user, int64_t n);

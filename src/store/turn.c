@@ -60,8 +60,7 @@ void mf__turn_cancel_set(mf__turn *t, bool (*cancel)(void *user), void *user) {
     t->cancel_user = user;
 }
 
-/* ---- claiming ------------------------------------------------------------------------------------------------------
- */
+/* ---- claiming ---- */
 
 static void claim(mf__turn *t, int i, int32_t slot, bool missed) {
     t->want[i] = MF_WANT_CLAIMED;
@@ -120,8 +119,7 @@ static void claim_missing(mf__turn *t) {
     if (used) mf__feed_wake(s);
 }
 
-/* ---- the turn
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- the turn ---- */
 
 static mf_status check_begin(const mf__turn *t, int layer, const int32_t *ids, int n, int n_tokens, mf_error *err) {
     const mf__store *s = t->store;

@@ -51,7 +51,7 @@ wrong "no size" "--ram is \"0\"" "$moeflux" run --ram 0
 wrong "choice" "expected auto, mmap, pread or uring" "$moeflux" run --io teleport
 wrong "switch" "expected auto, on or off" "$moeflux" eval some --prefetch maybe
 wrong "io on bench" "expected auto, mmap, pread or uring" "$moeflux" bench some --io=teleport
-wrong "policy" "expected mix, lfu or lru" "$moeflux" run --policy fifo
+wrong "policy" "expected horizons, lfu or lru" "$moeflux" run --policy fifo
 wrong "chunk" "a whole number from 1 to 8192" "$moeflux" check a b --chunk 9000
 wrong "flag with a value" "--raw takes no value" "$moeflux" run --raw=yes
 wrong "too many words" "one argument too many" "$moeflux" run one two

@@ -102,7 +102,7 @@ static int all_is_read(mf_io io, mf_switch direct, mf_log_sink log, const char *
     return 0;
 }
 
-/* ---- files that are cut ----------------------------------------------------------------------------------------- */
+/* ---- files that are cut ---- */
 
 static volatile sig_atomic_t others;
 static sigjmp_buf back;
@@ -234,7 +234,7 @@ static void faults_elsewhere_go_where_they_went(void **state) {
     assert_int_equal(setup(NULL), 0);
 }
 
-/* ---- a system that refuses -------------------------------------------------------------------------------------- */
+/* ---- a system that refuses ---- */
 
 static bool warned;
 

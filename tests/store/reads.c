@@ -64,7 +64,7 @@ static bool make_files(setup *x, const char *dir) {
     return true;
 }
 
-/* ---- the plain program ------------------------------------------------------------------------------------------- */
+/* ---- the plain program ---- */
 
 typedef struct plain {
     const setup *x;
@@ -113,8 +113,7 @@ static double plain_speed(const setup *x) {
     return speed;
 }
 
-/* ---- the store ------------------------------------------------------------------------------------------------------
- */
+/* ---- the store ---- */
 
 /* A few random experts of a layer, as a decoded token wants them. */
 static bool one_turn(const setup *x, mf__turn *t, int layer, uint64_t *seed, mf_error *err) {

@@ -44,8 +44,7 @@ static bool routes_read(const char *path, routes *r) {
     return ok;
 }
 
-/* ---- a cache without bytes: as the store, but hits are all that is counted ----------------------------------------
- */
+/* ---- a cache without bytes: as the store, but hits are all that is counted ---- */
 
 typedef struct cache {
     const routes *r;

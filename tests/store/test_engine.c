@@ -75,7 +75,7 @@ static void shrink_to(mf_model *m, int n) {
 }
 
 static void same_logits_by_every_way(void **state) {
-    static const char *const policies[] = {"mix", "lfu", "lru"};
+    static const char *const policies[] = {"horizons", "lfu", "lru"};
     make_reference(*state);
     for (int io = MF_IO_AUTO; io <= MF_IO_URING; io++)
         for (int direct = MF_SWITCH_ON; direct <= MF_SWITCH_OFF; direct++)

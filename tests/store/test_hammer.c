@@ -183,7 +183,7 @@ static void hammer_one(mf_io io, mf_switch direct, const char *policy, int n_io_
 
 static void pread_buffered(void **state) {
     (void)state;
-    hammer_one(MF_IO_PREAD, MF_SWITCH_OFF, "mix", 8);
+    hammer_one(MF_IO_PREAD, MF_SWITCH_OFF, "horizons", 8);
 }
 
 static void pread_direct_one_thread(void **state) {
@@ -198,12 +198,12 @@ static void pread_direct(void **state) {
 
 static void uring(void **state) {
     (void)state;
-    hammer_one(MF_IO_URING, MF_SWITCH_ON, "mix", 8);
+    hammer_one(MF_IO_URING, MF_SWITCH_ON, "horizons", 8);
 }
 
 static void mapped(void **state) {
     (void)state;
-    hammer_one(MF_IO_MMAP, MF_SWITCH_AUTO, "mix", 4);
+    hammer_one(MF_IO_MMAP, MF_SWITCH_AUTO, "horizons", 4);
 }
 
 int main(int argc, char **argv) {

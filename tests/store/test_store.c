@@ -86,8 +86,7 @@ static void expect_failure(const mf__store_config *c, mf_status status, const ch
     if (!strstr(err.text, text)) fail_msg("\"%s\" does not say \"%s\"", err.text, text);
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ---- */
 
 static void bad_configs(void **state) {
     (void)state;
@@ -131,10 +130,9 @@ static void a_layer_may_have_no_file(void **state) {
     expert_files_remove(&f);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------
- */
+/* ---- reading ---- */
 
-/* Aligned and unaligned experts, small ones and ones of several pieces, by every engine. */
+/* Aligned and unaligned experts, small ones and ones of several reads, by every engine. */
 static void every_way_of_reading(void **state) {
     (void)state;
     static const int64_t shapes[][2] = {
@@ -250,8 +248,7 @@ static void a_second_directory_shares_the_reads(void **state) {
     expert_files_remove(&b);
 }
 
-/* ---- budget --------------------------------------------------------------------------------------------------------
- */
+/* ---- budget ---- */
 
 static void budget_goes_down_and_up(void **state) {
     (void)state;
@@ -393,8 +390,7 @@ static void pressure_shrinks_the_cache(void **state) {
     expert_files_remove(&f);
 }
 
-/* ---- predictions ---------------------------------------------------------------------------------------------------
- */
+/* ---- predictions ---- */
 
 static void wait_idle(mf__store *s) {
     for (int i = 0; i < 120000; i++) { /* two minutes: a busy machine is no reason to fail */
@@ -592,8 +588,7 @@ static void reading_ahead_must_pay(void **state) {
     }
 }
 
-/* ---- faults
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- faults ---- */
 
 typedef struct faults {
     atomic_int mode; /* 0 none, 1 EIO, 2 EINTR and halves, 3 end of file, 4 hold */
@@ -797,7 +792,7 @@ static void drives_are_remembered(void **state) {
     c.io = MF_IO_AUTO;
     c.direct = MF_SWITCH_AUTO;
     c.budget = 16 * MB;
-    c.cache_dir = "drive_home/cache"; /* neither is there yet */
+    c.speed_dir = "drive_home/cache"; /* neither is there yet */
     mf__store *s = open_store(&c);
     assert_false(s->mapped);
     assert_true(s->ceiling > 0);

@@ -14,21 +14,21 @@
 static const double HALF_LIFE[N_HORIZONS] = {1, 10, 100};
 static const double WEIGHT[N_HORIZONS] = {0.2, 0.4, 0.4};
 
-typedef struct mix_entry {
+typedef struct horizons_entry {
     float mean[N_HORIZONS];
     float wait; /* expected cycles after the current one: 1/p - 1 */
-} mix_entry;
+} horizons_entry;
 
 #define LEAST_CHANCE 1e-9
 
-static size_t mix_bytes(int n_layers, int n_experts) {
-    return (size_t)n_layers * (size_t)n_experts * sizeof(mix_entry);
+static size_t horizons_bytes(int n_layers, int n_experts) {
+    return (size_t)n_layers * (size_t)n_experts * sizeof(horizons_entry);
 }
 
 /* Every expert of the layer ages by n_tokens; those used gain. */
-static void mix_use(void *state, int n_experts, int layer, const int32_t *ids, const int32_t *counts, int n,
-                    int n_tokens) {
-    mix_entry *e = (mix_entry *)state + (size_t)layer * (size_t)n_experts;
+static void horizons_use(void *state, int n_experts, int layer, const int32_t *ids, const int32_t *counts, int n,
+                         int n_tokens) {
+    horizons_entry *e = (horizons_entry *)state + (size_t)layer * (size_t)n_experts;
     float keep[N_HORIZONS];
     for (int h = 0; h < N_HORIZONS; h++) keep[h] = (float)exp2(-n_tokens / HALF_LIFE[h]);
     for (int i = 0; i < n_experts; i++)
@@ -45,10 +45,11 @@ static void mix_use(void *state, int n_experts, int layer, const int32_t *ids, c
 }
 
 /* The layer whose turn it is comes again after a whole cycle, the next one after one layer. */
-static double mix_worth(const void *state, int n_layers, int n_experts, mf__key key, int now) {
+static double horizons_worth(const void *state, int n_layers, int n_experts, mf__key key, int now) {
     int ahead = key / n_experts - now;
     if (ahead <= 0) ahead += n_layers;
-    return -((double)((const mix_entry *)state)[key].wait + (double)ahead / n_layers);
+    return -((double)((const horizons_entry *)state)[key].wait + (double)ahead / n_layers);
 }
 
-const mf__policy mf__policy_mix = {.name = "mix", .bytes = mix_bytes, .use = mix_use, .worth = mix_worth};
+const mf__policy mf__policy_horizons = {
+    .name = "horizons", .bytes = horizons_bytes, .use = horizons_use, .worth = horizons_worth};
