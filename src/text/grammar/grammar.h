@@ -25,6 +25,29 @@ mf_status mf__grammar_from_regex(const char *pattern, size_t size, mf__grammar *
 
 /* Rules "name ::= ...", the first tried is root: "text", [a-z], name, (...), x|y, x? x* x+ x{m,n}, # comments. */
 mf_status mf__grammar_from_rules(const char *text, size_t size, mf__grammar **out, mf_error *err);
+
+/* A form: texts around schemas, such as the call of a tool as a family of models writes it. Forms and what they point
+ * to are read during the call alone. */
+typedef enum mf__form_kind {
+    MF__FORM_TEXT,     /* exactly `text` */
+    MF__FORM_REGEX,    /* what the pattern `text` matches as a whole */
+    MF__FORM_SCHEMA,   /* JSON that is valid by `schema`; $ref "#" is this schema */
+    MF__FORM_UNTIL,    /* any text that ends with the first `text` in it: raw values up to their closing tag */
+    MF__FORM_SEQUENCE, /* parts one behind the other; none: the empty text */
+    MF__FORM_CHOICE,   /* one of the parts */
+    MF__FORM_REPEAT,   /* parts[0], min to max times (max < 0: no limit); parts[1], if there is one, in between */
+} mf__form_kind;
+
+typedef struct mf__form {
+    mf__form_kind kind;
+    const char *text;
+    size_t size;
+    const json_t *schema;
+    const struct mf__form *parts;
+    size_t n_parts;
+    int64_t min, max;
+} mf__form;
+mf_status mf__grammar_from_form(const mf__form *form, mf__grammar **out, mf_error *err);
 void mf__grammar_free(mf__grammar *g); /* NULL is fine */
 
 /* The tokens of a tokenizer by their bytes; added tokens are not among them. Immutable, shareable. */

@@ -322,6 +322,12 @@ mf_status schema_fill(schema_ctx *c, const json_t *schema, uint32_t from, uint32
     return status;
 }
 
+mf_status schema_root(schema_ctx *c, const json_t *schema, uint32_t *rule) {
+    c->root = schema;
+    c->n_memo = 0;
+    return schema_rule(c, schema, rule);
+}
+
 static mf_status build(const json_t *schema, mf__grammar **out, mf_error *err) {
     schema_ctx c = {.root = schema, .made = json_array(), .err = err};
     *out = NULL;

@@ -21,6 +21,8 @@ typedef struct schema_ctx {
 } schema_ctx;
 
 mf_status schema_common(schema_ctx *c); /* makes the common rules */
+/* A schema of its own (its $ref "#" is itself) as a rule; the common rules are there. */
+mf_status schema_root(schema_ctx *c, const json_t *schema, uint32_t *rule);
 
 /* The rule of a schema, made if need be. */
 mf_status schema_rule(schema_ctx *c, const json_t *schema, uint32_t *rule);

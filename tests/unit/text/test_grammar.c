@@ -284,6 +284,62 @@ static void test_rules(void **state) {
     }
 }
 
+static mf__grammar *form_grammar(const mf__form *form) {
+    mf__grammar *g;
+    mf_error err = {0};
+    if (mf__grammar_from_form(form, &g, &err) != MF_OK) fail_msg("%s", err.text);
+    return g;
+}
+
+#define TEXT(s)                                                                                                        \
+    { .kind = MF__FORM_TEXT, .text = (s), .size = strlen(s) }
+#define UNTIL(s)                                                                                                       \
+    { .kind = MF__FORM_UNTIL, .text = (s), .size = strlen(s) }
+#define PARTS(p) .parts = (p), .n_parts = MF__COUNT(p)
+
+/* Calls of two tools, in parallel: tags around JSON by each tool's own schema. */
+static void test_form_calls(void **state) {
+    (void)state;
+    json_t *a = json_loads("{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#/$defs/n\"}},\"required\":[\"n\"],"
+                           "\"additionalProperties\":false,\"$defs\":{\"n\":{\"type\":\"integer\"}}}",
+                           0, NULL);
+    json_t *b = json_loads("{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{\"s\":{\"$ref\":"
+                           "\"#/$defs/n\"}},\"$defs\":{\"n\":{\"type\":\"boolean\"}}}",
+                           0, NULL);
+    assert_true(a && b);
+    const mf__form call_a[] = {TEXT("<c>a "), {.kind = MF__FORM_SCHEMA, .schema = a}, TEXT("</c>")};
+    const mf__form call_b[] = {TEXT("<c>b "), {.kind = MF__FORM_SCHEMA, .schema = b}, TEXT("</c>")};
+    const mf__form calls[] = {{.kind = MF__FORM_SEQUENCE, PARTS(call_a)}, {.kind = MF__FORM_SEQUENCE, PARTS(call_b)}};
+    const mf__form some[] = {{.kind = MF__FORM_CHOICE, PARTS(calls)}, TEXT("\n")};
+    expect(form_grammar(&(mf__form){.kind = MF__FORM_REPEAT, PARTS(some), .min = 1, .max = 3}), "calls",
+           LIST("<c>a {\"n\": 1}</c>", "<c>b {\"s\":true}</c>\n<c>a {\"n\":2}</c>",
+                "<c>b {}</c>\n<c>b {}</c>\n<c>b {}</c>"),
+           LIST("", "<c>a {\"n\":true}</c>", "<c>b {\"n\":1}</c>", "<c>b {}</c>\n", "<c>b {}</c><c>b {}</c>",
+                "<c>b {}</c>\n<c>b {}</c>\n<c>b {}</c>\n<c>b {}</c>"));
+    expect(form_grammar(&(mf__form){.kind = MF__FORM_REPEAT, PARTS(some), .min = 0, .max = -1}), "calls",
+           LIST("", "<c>b {}</c>", "<c>b {}</c>\n<c>b {}</c>\n<c>b {}</c>\n<c>b {}</c>"), LIST("\n", "<c>b {}</c>\n"));
+    json_decref(a);
+    json_decref(b);
+}
+
+/* Raw values end at the first closing tag, also where the tag overlaps itself. */
+static void test_form_until(void **state) {
+    (void)state;
+    const mf__form value[] = {TEXT("<p=x>"), UNTIL("\n</p>"), TEXT("!")};
+    expect(form_grammar(&(mf__form){.kind = MF__FORM_SEQUENCE, PARTS(value)}), "until",
+           LIST("<p=x>\n</p>!", "<p=x>a\"<é</p \n\n</p>!", "<p=x>\n<\n</p>!"),
+           LIST("<p=x></p>!", "<p=x>\n</p>", "<p=x>\n</p>a\n</p>!", "<p=x>\xff\n</p>!"));
+    const mf__form twice = UNTIL("aab");
+    expect(form_grammar(&twice), "until", LIST("aab", "aaaab", "abaab", "xaab"), LIST("ab", "aabaab", "aabx"));
+    mf__grammar *g;
+    mf_error err;
+    const mf__form none = UNTIL(""), endless[] = {TEXT("a"), TEXT("b"), TEXT("c")};
+    assert_int_equal(mf__grammar_from_form(&none, &g, &err), MF_E_INVALID);
+    assert_int_equal(mf__grammar_from_form(&(mf__form){.kind = MF__FORM_CHOICE}, &g, &err), MF_E_INVALID);
+    assert_int_equal(mf__grammar_from_form(&(mf__form){.kind = MF__FORM_REPEAT, PARTS(endless)}, &g, &err),
+                     MF_E_INVALID);
+}
+
 /* A mask must be exactly the tokens whose bytes can follow. */
 static void test_masks(void **state) {
     (void)state;
@@ -369,10 +425,11 @@ static void test_random_answers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types),   cmocka_unit_test(test_numbers),     cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_arrays),  cmocka_unit_test(test_objects),     cmocka_unit_test(test_objects_counts),
-        cmocka_unit_test(test_choices), cmocka_unit_test(test_bad_schemas), cmocka_unit_test(test_regex),
-        cmocka_unit_test(test_rules),   cmocka_unit_test(test_masks),       cmocka_unit_test(test_random_answers),
+        cmocka_unit_test(test_types),   cmocka_unit_test(test_numbers),        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_arrays),  cmocka_unit_test(test_objects),        cmocka_unit_test(test_objects_counts),
+        cmocka_unit_test(test_choices), cmocka_unit_test(test_bad_schemas),    cmocka_unit_test(test_regex),
+        cmocka_unit_test(test_rules),   cmocka_unit_test(test_form_calls),     cmocka_unit_test(test_form_until),
+        cmocka_unit_test(test_masks),   cmocka_unit_test(test_random_answers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
