@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "convert/flow.h"
 #include "convert/report.h"
+#include "quant/affine.h"
 
 /* Files that travel with the weights when the checkpoint has them. */
 static const char *const COMPANIONS[] = {
@@ -212,7 +213,8 @@ static mf_status write_all(const mf__plan *plan, const mf__stage *stage, const c
     identify(plan, stage, source);
     mf__plan_options_text(plan->opt, options);
     MF__TRY(check_space(plan, dst, resuming, err));
-    mf__native_work work = {.source = source, .options = options, .restart = plan->opt->restart};
+    mf__native_work work = {
+        .source = source, .options = options, .encoder = MF__ENCODER_VERSION, .restart = plan->opt->restart};
     MF__TRY(mf__native_writer_resume(dst, &work, &w, err));
     mf__sink sink = mf__sink_writer(w);
     mf_status st = plan->gguf.catalog ? write_companions(plan, w, err) : copy_companions(plan->src, w, err);

@@ -68,7 +68,8 @@ void mf__plan_options_text(const mf__convert_options *opt, char text[160]) {
 }
 
 json_t *mf__plan_options_json(const mf__convert_options *opt) {
-    json_t *obj = json_pack("{s:i, s:b}", "group", opt->group, "also_2bit", (int)opt->also_2bit);
+    json_t *obj = json_pack("{s:i, s:b, s:i}", "group", opt->group, "also_2bit", (int)opt->also_2bit, "encoder",
+                            MF__ENCODER_VERSION);
 #define PUT(key, field)                                                                                                \
     if (obj) json_object_set_new(obj, key, opt->field ? json_integer(opt->field) : json_string("keep"));
     WIDTHS(PUT)

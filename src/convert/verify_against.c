@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "convert/flow.h"
 #include "convert/verify.h"
+#include "quant/affine.h"
 
 typedef struct check {
     const mf__native *native;
@@ -124,6 +125,17 @@ static mf_status compare(const mf__native *native, const mf__plan *plan, mf_erro
     return st;
 }
 
+/* Models that do not say were made by the first encoder. */
+static mf_status same_encoder(const char *dir, const json_t *about, mf_error *err) {
+    const json_t *version = json_object_get(about, "encoder");
+    long long made_by = version ? json_integer_value(version) : 1;
+    if (made_by == MF__ENCODER_VERSION) return MF_OK;
+    return mf__fail(err, MF_E_UNSUPPORTED,
+                    "%s was converted by another version of moeflux (encoder %lld, this one is %d): what the source "
+                    "gives today has other bytes, so they cannot be compared",
+                    dir, made_by, MF__ENCODER_VERSION);
+}
+
 mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_options *opt, mf_error *err) {
     mf__native native;
     mf__plan plan = {0};
@@ -139,6 +151,7 @@ mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_
                        ? mf__plan_options_parse(about, "moeflux: conversion", &how, err)
                        : mf__fail(err, MF_E_UNSUPPORTED,
                                   "%s does not say how it was converted, so it cannot be compared with a source", dir);
+    if (st == MF_OK) st = same_encoder(dir, about, err);
     if (st == MF_OK) st = mf__plan_make(src, &how, &plan, err);
     if (st == MF_OK) st = compare(&native, &plan, err);
     mf__plan_close(&plan);

@@ -11,6 +11,10 @@
 bool mf__affine_bits_ok(int bits);   /* 2 3 4 5 6 8 */
 bool mf__affine_group_ok(int group); /* 32 64 128 */
 
+/* Which encoder made a file: raised with every change of the bytes that encoding or repacking gives, so that a resumed
+ * conversion never mixes two of them. The test quant_affine holds a hash of those bytes. */
+#define MF__ENCODER_VERSION 1
+
 /* Encodes one row of n_cols (a multiple of group) floats. Scale and bias are chosen as MLX does, rounded to scale_type
  * (BF16, F16 or F32), and the codes are the nearest for those rounded values. */
 void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *codes,

@@ -58,6 +58,7 @@ mf_status mf__native_writer_begin(const char *dir, mf__native_writer **out, mf_e
 typedef struct mf__native_work {
     const char *source;  /* one line that identifies the input */
     const char *options; /* one line, for people too: "experts 4, trunk 8" */
+    int encoder;         /* version of what makes the bytes */
     bool restart;        /* start over whatever DIR.partial holds */
 } mf__native_work;
 

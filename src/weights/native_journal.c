@@ -1,6 +1,6 @@
 /* The journal of a conversion: which parts are finished, so that a killed run is continued and not repeated.
  *
- *   {"moeflux_journal": 1, "source": "...", "options": "..."}
+ *   {"moeflux_journal": 1, "source": "...", "options": "...", "encoder": 1}
  *   {"trunk": {"model.norm.weight": {"offset": ..., "size": ..., "xxh64": ...}}, "note": ...}
  *   {"layer": 3, "first": 16, "hashes": ["(16 digits per expert)"], "note": ...}
  *
@@ -179,6 +179,11 @@ static mf_status check_header(mf__native_writer *w, const mf__native_work *work,
     else if (!*none && !same(header, "options", work->options))
         status = mf__fail(err, MF_E_EXISTS, "%s is left from a conversion with other options (%s; this time %s). %s",
                           w->partial, json_string_value(json_object_get(header, "options")), work->options, way_out);
+    else if (!*none && json_integer_value(json_object_get(header, "encoder")) != work->encoder)
+        status = mf__fail(err, MF_E_EXISTS,
+                          "%s is left from another version of moeflux, whose encoder gives other bytes (version %lld; "
+                          "this one is %d). Start over with --restart, go on with that version, or choose another name",
+                          w->partial, (long long)json_integer_value(json_object_get(header, "encoder")), work->encoder);
     json_decref(header);
     return status;
 }
@@ -205,8 +210,10 @@ static mf_status load(mf__native_writer *w, const mf__native_work *work, bool *n
 }
 
 static mf_status start(mf__native_writer *w, const mf__native_work *work, mf_error *err) {
-    MF__TRY(add_line(
-        w, json_pack("{s:i, s:s, s:s}", "moeflux_journal", 1, "source", work->source, "options", work->options), err));
+    MF__TRY(add_line(w,
+                     json_pack("{s:i, s:s, s:s, s:i}", "moeflux_journal", 1, "source", work->source, "options",
+                               work->options, "encoder", work->encoder),
+                     err));
     mf_status status = append(w, w->pending.data, w->pending.size, err);
     mf__strbuf_clear(&w->pending);
     return status == MF_OK ? mf__dir_sync(w->partial, err) : status;

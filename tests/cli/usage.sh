@@ -59,6 +59,7 @@ wrong "too few words" "2 arguments are missing" "$moeflux" convert
 wrong "inspect nothing" "1 argument is missing: DIR, or --cpu" "$moeflux" inspect
 wrong "one too few" "1 argument is missing" "$moeflux" convert somewhere
 wrong "bits" "keep, 2, 3, 4, 5, 6 or 8" "$moeflux" convert a b --bits 7
+wrong "second set" "--experts 2" "$moeflux" convert a b --also-2bit
 wrong "group" "32, 64 or 128" "$moeflux" convert a b --group 48
 
 finish

@@ -17,7 +17,7 @@ die() {
 
 "$make" source tiny "$layers"
 before=$(cd source && ls -l --time-style=full-iso && sha256sum ./*)
-options=(--experts 4 --trunk 8 --also-2bit)
+options=(--experts 4 --trunk 8)
 started=$(date +%s%N)
 "$moeflux" convert source whole "${options[@]}" 2>log || die "$(cat log)"
 took=$((($(date +%s%N) - started) / 1000000))

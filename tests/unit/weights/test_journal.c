@@ -14,7 +14,7 @@
 #define EXPERTS 4
 #define STEPS (TENSORS + LAYERS * EXPERTS)
 
-static const mf__native_work work = {.source = "s1", .options = "experts 4"};
+static const mf__native_work work = {.source = "s1", .options = "experts 4", .encoder = 3};
 
 static mf__expert_layout layout_of(int cols) {
     mf__expert_layout l = {0};
@@ -215,6 +215,27 @@ static void torn_journal(void **state) {
     scratch_free(top);
 }
 
+/* A journal of a time when they did not say which encoder made the bytes. */
+static void journal_without_encoder(void **state) {
+    (void)state;
+    char *top = scratch_make(), *dir = join(top, "model"), *journal = join(top, "model.partial/.moeflux-journal");
+    char *text, *field;
+    size_t size;
+    mf__native_writer *w;
+    mf_error err;
+    killed_run(dir, 3, true);
+    assert_int_equal(mf__file_read(journal, 1 << 20, &text, &size, NULL), MF_OK);
+    static const char encoder[] = ",\"encoder\":3";
+    assert_non_null(field = memmem(text, size, encoder, strlen(encoder)));
+    memmove(field, field + strlen(encoder), (size_t)(text + size - field) - strlen(encoder));
+    assert_int_equal(mf__file_replace(journal, text, size - strlen(encoder), NULL), MF_OK);
+    assert_error(mf__native_writer_resume(dir, &work, &w, &err), &err, MF_E_EXISTS, "encoder", "version 0", NULL);
+    free(text);
+    free(journal);
+    free(dir);
+    scratch_free(top);
+}
+
 static void other_work(void **state) {
     (void)state;
     char *top = scratch_make(), *dir = join(top, "model"), *partial = join(top, "model.partial");
@@ -226,6 +247,9 @@ static void other_work(void **state) {
                  "experts 8", "--restart", NULL);
     other = (mf__native_work){.source = "s2", .options = "experts 4"};
     assert_error(mf__native_writer_resume(dir, &other, &w, &err), &err, MF_E_EXISTS, "another source", NULL);
+    other = (mf__native_work){.source = "s1", .options = "experts 4", .encoder = 4};
+    assert_error(mf__native_writer_resume(dir, &other, &w, &err), &err, MF_E_EXISTS, "model.partial", "encoder",
+                 "version 3", "this one is 4", "--restart", NULL);
     assert_true(exists(partial, ".moeflux-journal"));
     assert_int_equal(mf__native_writer_resume(dir, &work, &w, &err), MF_OK); /* in use */
     mf__native_writer *second;
@@ -246,6 +270,7 @@ int main(void) {
         cmocka_unit_test(goes_on),
         cmocka_unit_test(torn_journal),
         cmocka_unit_test(other_work),
+        cmocka_unit_test(journal_without_encoder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
