@@ -33,6 +33,7 @@ static mf_status check_slot(const mf__store *s, int i, mf_error *err) {
     bool there = x->state == MF_SLOT_READING || x->state == MF_SLOT_READY;
     if (there)
         HOLD(1, s->keys[i] >= 0 && s->where[s->keys[i]] == i, "slot %d is not found under key %d", i, s->keys[i]);
+    if (s->slabbed && x->state != MF_SLOT_FREE) HOLD(5, s->slabs[i / s->slab_slots], "slot %d has no memory", i);
     if (x->state == MF_SLOT_FREE) HOLD(2, s->keys[i] < 0 && !x->pins && x->queue < 0, "slot %d is not quite free", i);
     HOLD(3, x->pins == pins_of(s, i), "slot %d has %d pins, turns hold %d", i, x->pins, pins_of(s, i));
     if (i >= s->limit && !x->pins) HOLD(4, x->state != MF_SLOT_READY, "slot %d is above the limit %d", i, s->limit);
@@ -72,9 +73,10 @@ static mf_status check_sums(const mf__store *s, mf_error *err) {
 
 static mf_status check_budget(const mf__store *s, mf_error *err) {
     if (s->mapped || !s->budget) return MF_OK;
-    int64_t pages = (s->limit * s->slot_bytes + MF_HUGE - 1) / MF_HUGE * MF_HUGE;
-    HOLD(5, s->table_bytes + pages <= s->budget - s->lent, "%lld bytes of tables and %lld of slots in a budget of %lld",
-         (long long)s->table_bytes, (long long)pages, (long long)(s->budget - s->lent));
+    int64_t bytes = mf__slot_memory_bytes(s);
+    if (!s->slabbed || !s->n_over)
+        HOLD(5, bytes <= s->budget - s->lent, "%lld bytes of slots and tables in a budget of %lld", (long long)bytes,
+             (long long)(s->budget - s->lent));
     HOLD(5, s->budget <= s->budget_asked && s->budget_asked <= s->budget_max, "the budget is %lld of %lld of %lld",
          (long long)s->budget, (long long)s->budget_asked, (long long)s->budget_max);
     return MF_OK;

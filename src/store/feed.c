@@ -74,7 +74,7 @@ static void fill_read(mf__store *s, int32_t slot, mf__read *out) {
                       .direct = s->direct,
                       .mapped = s->mapped,
                       .demanded = x->pins > 0,
-                      .to = s->mapped ? (uint8_t *)f->map.data + lo : s->arena + slot * s->slot_bytes + (lo - from),
+                      .to = s->mapped ? (uint8_t *)f->map.data + lo : mf__slot_memory_at(s, slot) + (lo - from),
                       .offset = lo,
                       .bytes = hi - lo,
                       .need = (hi < end ? hi : end) - lo,

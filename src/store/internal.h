@@ -1,6 +1,6 @@
 /* The store's private structures.
  *
- *   slot     room for one expert. Streaming: in the arena. Mapped: the expert's place in the mapped file.
+ *   slot     room for one expert. Streaming: in the arena or in a slab. Mapped: the expert's place in the mapped file.
  *   read     a part of one expert's bytes: the unit of reading, so that a demand never waits behind a large prefetch
  *   feed     what I/O engines pull reads from: demanded slots first, then predictions when nothing is demanded, then,
  *            where all experts fit, those that nobody has asked for yet
@@ -14,7 +14,8 @@
  *   3. A slot's pins are the wanted experts of running turns that are claimed and not done; so no turns, no pins.
  *   4. Slots at or above the limit are FREE unless they are pinned or being read, and n_over counts those.
  *   5. Tables and slots below the limit, in whole huge pages, fit in the budget less what is lent; n_over == 0 means
- *      that nothing else of the arena is in memory.
+ *      that nothing else of the arena is in memory. Slabs: those that are taken fit in it when n_over == 0, and a slot
+ *      that is not FREE lies in one of them.
  *   6. A READING slot has finished <= issued <= n_reads, and is in a queue exactly when it has reads to issue (after
  *      an error there are none).
  *   7. A queued slot is in the demand queue exactly when it is pinned.
@@ -107,21 +108,25 @@ struct mf__store {
     bool stopping;
 
     /* slots */
-    uint8_t *arena;
+    uint8_t *arena; /* NULL: mapped files or slabs */
     int64_t arena_bytes, slot_bytes;
-    int n_real;  /* experts that there are */
-    int n_slots; /* in the arena */
-    int limit;   /* slots that may be used now */
-    int cap;     /* tests: never more than this; 0: no such cap */
-    int n_over;  /* slots at or above the limit that are still in use */
-    int n_free;  /* FREE below the limit */
-    int scan;    /* where the search for a FREE slot goes on */
+    bool slabbed; /* memory comes from config.memory */
+    int n_slabs, slab_slots;
+    int slab_cap; /* slots below the first slab that was refused */
+    void **slabs; /* [n_slabs] as they were given; NULL: not taken */
+    int n_real;   /* experts that there are */
+    int n_slots;  /* most that may ever be used */
+    int limit;    /* slots that may be used now */
+    int cap;      /* tests: never more than this; 0: no such cap */
+    int n_over;   /* slots at or above the limit that are still in use */
+    int n_free;   /* FREE below the limit */
+    int scan;     /* where the search for a FREE slot goes on */
     mf__slot *slots;
     mf__key *keys;        /* [n_slots] -1: none */
     int32_t *where;       /* [n_keys] slot or -1 */
     int64_t budget;       /* in force; 0: no limit */
     int64_t budget_asked; /* what it may rise to; pressure lowers it for a while */
-    int64_t budget_max;   /* what the arena was made for */
+    int64_t budget_max;   /* what the slots were made for */
     int64_t lent, table_bytes;
     mf__ranking ranking;
     int now; /* layer of the latest turn */
@@ -213,7 +218,6 @@ void *mf__table(mf__store *s, size_t count, size_t size); /* calloc that counts 
 uint8_t *mf__slot_blob(const mf__store *s, int32_t slot); /* where the expert's first byte is */
 int mf__slots_limit(const mf__store *s);                  /* slots that budget and loans allow */
 void mf__slots_apply_limit(mf__store *s);
-int64_t mf__slots_least(const mf__store *s); /* budget that still has one slot, besides what is lent */
 /* Up to n slots that may be overwritten, best first, FREE on return. guess: for a prediction. */
 int mf__slots_make_room(mf__store *s, int n, bool guess, int32_t *out);
 int mf__slots_find_free(mf__store *s, int n, int32_t *out); /* the part of it that throws nothing out */
@@ -223,6 +227,20 @@ void mf__slot_unpin(mf__store *s, int32_t slot);
 void mf__slot_free(mf__store *s, int32_t slot);    /* from any state; not pinned, not in flight */
 void mf__slot_promote(mf__store *s, int32_t slot); /* a guess that is wanted now */
 void mf__slot_settle(mf__store *s, int32_t slot, bool good);
+
+/* memory.c; the lock is held */
+void mf__slot_memory_plan(mf__store *s); /* slot_bytes and what belongs to it */
+mf_status mf__slot_memory_create(mf__store *s, mf_error *err);
+void mf__slot_memory_free(mf__store *s);
+int64_t mf__slot_memory_fit(const mf__store *s, int64_t bytes);   /* slots with which tables fit in bytes */
+int64_t mf__slot_memory_limit(const mf__store *s, int64_t bytes); /* ... of those that there are */
+int64_t mf__slot_memory_least(const mf__store *s);                /* bytes that still have a slot, or a slab of them */
+int64_t mf__slot_memory_bytes(const mf__store *s);                /* what is taken now, tables included */
+uint8_t *mf__slot_memory_at(const mf__store *s, int32_t slot);    /* where a slot begins */
+bool mf__slot_memory_back(mf__store *s, int32_t slot); /* before it is used; false: no memory, and the limit is lower */
+void mf__slot_memory_return(mf__store *s, int32_t slot); /* FREE and above the limit */
+void mf__slot_memory_retry(mf__store *s);                /* what was refused may be had now */
+int mf__slab_end(const mf__store *s, int slab);          /* first slot after it */
 
 /* feed.c: what I/O engines call */
 bool mf__feed_take(mf__store *s, bool wait, mf__read *out); /* false: nothing (or, with wait, the store is closing) */

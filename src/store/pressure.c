@@ -49,7 +49,7 @@ void mf__pressure_poll(mf__store *s) {
     if (mf__memory_probe(s->root, &m, NULL) != MF_OK) return;
     double pressure = psi(s->root);
     pthread_mutex_lock(&s->lock);
-    int64_t want = adjusted(s, &m, pressure), have = s->budget, least = mf__slots_least(s) + s->lent;
+    int64_t want = adjusted(s, &m, pressure), have = s->budget, least = mf__slot_memory_least(s) + s->lent;
     if (want > s->budget_asked) want = s->budget_asked;
     s->budget = want > least ? want : least;
     mf__slots_apply_limit(s);

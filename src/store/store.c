@@ -21,6 +21,8 @@ static mf_status check_config(const mf__store_config *c, mf_error *err) {
     if (!mf__policy_find(c->policy))
         return mf__fail(err, MF_E_INVALID, "cache policy \"%s\" is not known; known are horizons, lfu and lru",
                         c->policy);
+    if (!c->memory.alloc != !c->memory.release || (c->memory.alloc && c->io == MF_IO_MMAP))
+        return mf__fail(err, MF_E_INVALID, "store: memory for slots needs alloc and release, and files that are read");
     if (c->budget < 0) return mf__fail(err, MF_E_INVALID, "store: a budget of %lld bytes", (long long)c->budget);
     return MF_OK;
 }
@@ -66,7 +68,8 @@ static bool fits(const mf__store *s) {
 static mf_status choose_io(mf__store *s, mf_error *err) {
     const mf__store_config *c = &s->config;
     mf_io kind = c->io;
-    if (kind == MF_IO_AUTO && fits(s) && c->direct != MF_SWITCH_ON && mf__guard_installed()) kind = MF_IO_MMAP;
+    bool may_map = c->direct != MF_SWITCH_ON && !c->memory.alloc && mf__guard_installed();
+    if (kind == MF_IO_AUTO && fits(s) && may_map) kind = MF_IO_MMAP;
     s->mapped = kind == MF_IO_MMAP;
     if (s->mapped) {
         s->io_kind = kind;
@@ -193,9 +196,10 @@ void mf__store_close(mf__store *s) {
 void mf__store_budget_set(mf__store *s, int64_t bytes) {
     pthread_mutex_lock(&s->lock);
     if (s->budget_max) {
-        int64_t least = mf__slots_least(s) + s->lent;
+        int64_t least = mf__slot_memory_least(s) + s->lent;
         if (bytes > s->budget_max) bytes = s->budget_max;
         s->budget = s->budget_asked = bytes > least ? bytes : least;
+        mf__slot_memory_retry(s);
         mf__slots_apply_limit(s);
     }
     pthread_mutex_unlock(&s->lock);
@@ -211,7 +215,7 @@ mf_status mf__store_lend(mf__store *s, int64_t bytes, mf_error *err) {
     mf_status st = MF_OK;
     pthread_mutex_lock(&s->lock);
     int64_t most = s->mapped ? s->config.budget : s->budget_asked;
-    int64_t least = s->mapped ? expert_share(s) : mf__slots_least(s); /* what experts take of it */
+    int64_t least = s->mapped ? expert_share(s) : mf__slot_memory_least(s); /* what experts take of it */
     if (most && bytes > 0 && s->lent + bytes + least > most) {
         st = mf__fail(
             err, MF_E_NOMEM,
@@ -222,7 +226,8 @@ mf_status mf__store_lend(mf__store *s, int64_t bytes, mf_error *err) {
         s->lent += bytes;
     } else {
         s->lent += bytes;
-        if (s->budget < s->lent + mf__slots_least(s)) s->budget = s->lent + mf__slots_least(s);
+        if (bytes < 0) mf__slot_memory_retry(s);
+        if (s->budget < s->lent + mf__slot_memory_least(s)) s->budget = s->lent + mf__slot_memory_least(s);
         mf__slots_apply_limit(s);
         while (s->n_over > 0) pthread_cond_wait(&s->ready, &s->lock);
     }

@@ -24,6 +24,18 @@ typedef struct mf__turn mf__turn;
 /* Who foretold an expert. */
 typedef enum mf__predictor { MF_PREDICT_LAST, MF_PREDICT_ROUTER, MF_PREDICT_COUNT } mf__predictor;
 
+/* Where slots lie, if not in an arena of the store's own: memory of a device, or pinned memory. Taken in slabs of some
+ * slots each as they are first used, 64 MB or 16 slots at most; given back when a budget that shrank no longer has room
+ * for them, and at close. The store itself neither reads nor writes it: files are read into it (then the kernel must be
+ * able to write it), or config.copy is asked to. A slab that cannot be had makes the store go on with those it has;
+ * only the first, at open, is an error. Called from any thread (I/O threads too) with the store's lock held, so one
+ * call at a time: they must not call the store, nor wait for anybody who may be waiting for it. */
+typedef struct mf__slot_memory {
+    mf_status (*alloc)(void *user, int64_t bytes, void **out, mf_error *err); /* NULL: the arena */
+    void (*release)(void *user, void *mem);
+    void *user;
+} mf__slot_memory;
+
 typedef struct mf__store_config {
     int n_layers;
     int n_dirs;               /* directories that hold experts; 1 or more */
@@ -31,7 +43,8 @@ typedef struct mf__store_config {
     int n_experts;            /* per layer */
     int64_t stride;           /* bytes from one expert to the next */
     int64_t bytes;            /* bytes of one expert that are used */
-    int64_t budget;           /* most bytes for cached experts and the store's own tables; 0: no limit */
+    int64_t budget;           /* most bytes for cached experts, and for tables in the arena's case; 0: no limit */
+    mf__slot_memory memory;   /* where slots lie; zeroed: an arena */
     mf_io io;                 /* AUTO: see mf__store_open */
     mf_switch direct;         /* read past the page cache */
     mf_switch prefetch;

@@ -248,14 +248,14 @@ static void sessions_borrow_from_the_cache(void **state) {
     mf_model_stats_get(m, &grown);
     assert_int_equal(with_session.budget - grown.budget, 2 * 256 * m->info.kv_bytes_per_token);
     /* A context that does not fit is refused, and the session stays usable. */
-    mf__store_lend(m->store, grown.budget - mf__slots_least(m->store) - 1000, &err);
+    mf__store_lend(m->store, grown.budget - mf__slot_memory_least(m->store) - 1000, &err);
     int32_t more[300];
     for (int i = 0; i < 300; i++) more[i] = tiny_token(300 + i);
     assert_int_equal(mf_eval_prompt(s, more, 300, 300, logits, TINY_VOCAB, &err), MF_E_NOMEM);
     assert_non_null(strstr(err.text, "budget"));
     assert_int_equal(mf_memory_length(s), 300);
     tiny_eval(s, 50, logits);
-    mf__store_lend(m->store, -(grown.budget - mf__slots_least(m->store) - 1000), &err);
+    mf__store_lend(m->store, -(grown.budget - mf__slot_memory_least(m->store) - 1000), &err);
     mf_session_free(s);
     mf_model_stats_get(m, &after);
     assert_true(after.budget > grown.budget);

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "expert_files.h"
+#include "slot_memory.h"
 #include "store/internal.h"
 
 #define N_TURNERS 3
@@ -128,7 +129,7 @@ static void *meddler(void *arg) {
     return NULL;
 }
 
-static void hammer_one(mf_io io, mf_switch direct, const char *policy, int n_io_threads) {
+static void hammer_in(slot_memory *m, mf_io io, mf_switch direct, const char *policy, int n_io_threads) {
     static hammer h;
     pthread_t threads[N_TURNERS + 1];
     memset(&h, 0, sizeof h);
@@ -149,6 +150,7 @@ static void hammer_one(mf_io io, mf_switch direct, const char *policy, int n_io_
                           .fault = bad_drive,
                           .fault_user = &h};
     mf_error err = {0};
+    if (m) c.memory = slot_memory_of(m);
     if (mf__store_open(&c, &h.store, &err) != MF_OK) fail_msg("%s", err.text);
     mf__store_fill(h.store); /* mapped, everything fits */
     for (int i = 0; i < N_TURNERS; i++) assert_int_equal(pthread_create(&threads[i], NULL, turner, &h), 0);
@@ -181,6 +183,10 @@ static void hammer_one(mf_io io, mf_switch direct, const char *policy, int n_io_
     expert_files_remove(&h.files);
 }
 
+static void hammer_one(mf_io io, mf_switch direct, const char *policy, int n_io_threads) {
+    hammer_in(NULL, io, direct, policy, n_io_threads);
+}
+
 static void pread_buffered(void **state) {
     (void)state;
     hammer_one(MF_IO_PREAD, MF_SWITCH_OFF, "horizons", 8);
@@ -206,10 +212,19 @@ static void mapped(void **state) {
     hammer_one(MF_IO_MMAP, MF_SWITCH_AUTO, "horizons", 4);
 }
 
+static void slabs(void **state) {
+    (void)state;
+    static slot_memory m;
+    slot_memory_init(&m, false);
+    hammer_in(&m, MF_IO_PREAD, MF_SWITCH_ON, "horizons", 4);
+    assert_int_equal(m.live + atomic_load(&m.n_bad), 0);
+    assert_true(m.peak <= 16 << 20);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) seconds = atof(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(pread_buffered), cmocka_unit_test(pread_direct_one_thread),
-                                       cmocka_unit_test(pread_direct), cmocka_unit_test(uring),
-                                       cmocka_unit_test(mapped)};
+                                       cmocka_unit_test(pread_direct),   cmocka_unit_test(uring),
+                                       cmocka_unit_test(mapped),         cmocka_unit_test(slabs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
