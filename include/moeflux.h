@@ -322,7 +322,7 @@ mf_status mf_sampler_create(const mf_sampler_options *opt, int32_t n_vocab, mf_s
 void mf_sampler_free(mf_sampler *sampler); /* NULL is fine */
 
 /* The next token. Allocates nothing. Ties go to the lower id. A logit that is NaN is never chosen; +inf always is
- * (the lowest such id). -1 when no token can be chosen: all logits are NaN or -inf. */
+ * (the lowest such id). -1 when no token can be chosen: all logits are NaN or -inf, or an argument is NULL. */
 int32_t mf_sampler_next(mf_sampler *sampler, const float *logits);
 /* Tells the sampler that a token is part of the text, for the penalties. Allocates nothing. */
 void mf_sampler_accept(mf_sampler *sampler, int32_t id);

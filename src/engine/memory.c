@@ -9,7 +9,7 @@
 #define DEFAULT_CHECKPOINTS 4
 
 void mf_session_options_init(mf_session_options *opt) {
-    memset(opt, 0, sizeof *opt);
+    if (opt) memset(opt, 0, sizeof *opt);
 }
 
 static const mf__layer_kind *kind_of(const mf_model *m, int layer) {

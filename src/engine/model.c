@@ -8,20 +8,41 @@
 #include "model/native_config.h"
 
 #define DEFAULT_CACHE_DISK ((int64_t)8 << 30)
+#define MAX_THREADS 1024
 #define HOLD_LEAST ((int64_t)64 << 20) /* smaller trunks stay mapped: they are there at once */
 
 void mf_model_options_init(mf_model_options *opt) {
-    memset(opt, 0, sizeof *opt);
+    if (opt) memset(opt, 0, sizeof *opt);
+}
+
+/* What can be judged without the model; its numbers of experts and the policy's name are judged where they are used. */
+static mf_status check_options(const mf_model_options *o, mf_error *err) {
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } ranges[] = {{"kv", (int)o->kv, MF_KV_INT8},
+                  {"io", (int)o->io, MF_IO_URING},
+                  {"direct", (int)o->direct, MF_SWITCH_OFF},
+                  {"prefetch", (int)o->prefetch, MF_SWITCH_OFF},
+                  {"n_threads", o->n_threads, MAX_THREADS},
+                  {"ram_bytes", o->ram_bytes, INT64_MAX},
+                  {"prompt_cache_ram", o->prompt_cache_ram, INT64_MAX},
+                  {"prompt_cache_disk", o->prompt_cache_disk, INT64_MAX}};
+    for (size_t i = 0; i < MF__COUNT(ranges); i++)
+        if (ranges[i].value < 0 || ranges[i].value > ranges[i].most)
+            return mf__fail(err, MF_E_INVALID, "%s is %lld, expected 0 to %lld", ranges[i].name,
+                            (long long)ranges[i].value, (long long)ranges[i].most);
+    if (o->prompt_cache_dir && !*o->prompt_cache_dir)
+        return mf__fail(err, MF_E_INVALID, "prompt_cache_dir is an empty name");
+    return MF_OK;
 }
 
 const mf_model_info *mf_model_info_get(const mf_model *model) {
-    return &model->info;
+    return model ? &model->info : NULL;
 }
 
 static mf_status open_pool(mf_model *m, const mf_model_options *opt, mf_error *err) {
     int threads = opt->n_threads;
-    if (threads < 0 || threads > 1024)
-        return mf__fail(err, MF_E_INVALID, "n_threads is %d, expected 0 to 1024", threads);
     if (!threads) {
         mf__cpu cpu;
         mf__cpu_probe(&cpu);
@@ -60,13 +81,11 @@ static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error
     return mf__backend_ref_create(m->pool, &m->be, err);
 }
 
-static mf_status choose_kv(mf_model *m, const mf_model_options *opt, mf_error *err) {
+static void choose_kv(mf_model *m, const mf_model_options *opt) {
     static const mf__type TYPES[] = {[MF_KV_F16] = MF_TYPE_F16, [MF_KV_F32] = MF_TYPE_F32, [MF_KV_INT8] = MF_TYPE_I8};
     bool reference = opt->exact || !strcmp(m->be->name, "ref");
     mf_kv kv = opt->kv != MF_KV_AUTO ? opt->kv : reference ? MF_KV_F32 : MF_KV_F16;
-    if ((unsigned)kv > MF_KV_INT8) return mf__fail(err, MF_E_INVALID, "kv is %d, expected 0 to %d", kv, MF_KV_INT8);
     m->kv_type = TYPES[kv];
-    return MF_OK;
 }
 
 /* Fewer experts per token than the model has, if the caller wants that. */
@@ -165,7 +184,7 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     MF__TRY(choose_top_k(m, opt, &config, err));
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(open_backend(m, opt, err));
-    MF__TRY(choose_kv(m, opt, err));
+    choose_kv(m, opt);
     MF__TRY(mf__model_bind(m, err));
     MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
     MF__TRY(mf__model_open_store(m, opt, err));
@@ -186,6 +205,7 @@ mf_status mf_model_open(const char *dir, const mf_model_options *opt, mf_model *
     *out = NULL;
     if (!dir) return mf__fail(err, MF_E_INVALID, "mf_model_open: dir is NULL");
     mf_model_options_init(&defaults);
+    if (opt) MF__TRY(check_options(opt, err));
     mf_model *m = calloc(1, sizeof *m);
     if (!m) return mf__fail(err, MF_E_NOMEM, "no memory for the model");
     mf_status st = open_model(m, dir, opt ? opt : &defaults, err);

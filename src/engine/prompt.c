@@ -84,11 +84,12 @@ mf_status mf_prompt(mf_session *s, const int32_t *tokens, size_t n, const int64_
     if (logits_len != (size_t)s->model->info.n_vocab)
         return mf__fail(err, MF_E_INVALID, "logits has room for %zu values, expected %d", logits_len,
                         s->model->info.n_vocab);
+    if (n > (size_t)s->opt.n_ctx)
+        return mf__fail(err, MF_E_CONTEXT_FULL, "%zu tokens do not fit in a context of %d", n, s->opt.n_ctx);
+    if (n_marks > n) return mf__fail(err, MF_E_INVALID, "%zu marks in a prompt of %zu tokens", n_marks, n);
     for (size_t i = 0; i < n_marks; i++)
         if (marks[i] < 1 || marks[i] > (int64_t)n || (i && marks[i] <= marks[i - 1]))
             return mf__fail(err, MF_E_INVALID, "mark %zu is %lld; marks rise from 1 to %zu", i, (long long)marks[i], n);
-    if (n > (size_t)s->opt.n_ctx)
-        return mf__fail(err, MF_E_CONTEXT_FULL, "%zu tokens do not fit in a context of %d", n, s->opt.n_ctx);
     MF__TRY(mf__check_tokens(s, tokens, n, err));
     pthread_mutex_lock(&s->model->lock);
     mf_status st = run_or_undo(s, tokens, (int64_t)n, marks, n_marks, logits, &reused, err);

@@ -47,6 +47,7 @@ static mf_status load(mf_session *s, const void *buf, size_t size, mf_error *err
 
 mf_status mf_state_load(mf_session *s, const void *buf, size_t size, mf_error *err) {
     if (!s || !buf) return mf__fail(err, MF_E_INVALID, "mf_state_load: an argument is NULL");
+    if (size > PTRDIFF_MAX) return mf__fail(err, MF_E_INVALID, "mf_state_load: no state has %zu bytes", size);
     pthread_mutex_lock(&s->model->lock);
     mf_status st = load(s, buf, size, err);
     pthread_mutex_unlock(&s->model->lock);
@@ -54,6 +55,7 @@ mf_status mf_state_load(mf_session *s, const void *buf, size_t size, mf_error *e
 }
 
 mf_status mf_session_fork(mf_session *s, mf_session **out, mf_error *err) {
+    if (out) *out = NULL;
     if (!s || !out) return mf__fail(err, MF_E_INVALID, "mf_session_fork: an argument is NULL");
     mf_session *child;
     MF__TRY(mf_session_create(s->model, &s->opt, &child, err));

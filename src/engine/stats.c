@@ -15,6 +15,7 @@ void mf__stats_pass(const mf__pass *pass, const mf_stats *before) {
 }
 
 void mf_model_stats_get(mf_model *m, mf_stats *out) {
+    if (!out) return;
     *out = (mf_stats){0};
     if (m && m->store) mf__store_stats_get(m->store, out);
 }
@@ -24,7 +25,7 @@ void mf_model_stats_reset(mf_model *m) {
 }
 
 void mf_session_stats_get(const mf_session *s, mf_stats *out) {
-    *out = s ? s->stats : (mf_stats){0};
+    if (out) *out = s ? s->stats : (mf_stats){0};
 }
 
 void mf_session_stats_reset(mf_session *s) {

@@ -58,7 +58,7 @@ static double uniform(mf_sampler *s) { /* [0, 1), 53 bits */
 /* ---- life ------------------------------------------------------------------------------------------------------ */
 
 void mf_sampler_options_init(mf_sampler_options *opt) {
-    *opt = (mf_sampler_options){.temperature = 0.8f, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    if (opt) *opt = (mf_sampler_options){.temperature = 0.8f, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
 }
 
 static mf_status check(const mf_sampler_options *o, int32_t n_vocab, mf_error *err) {
@@ -80,6 +80,8 @@ static mf_status check(const mf_sampler_options *o, int32_t n_vocab, mf_error *e
     if (o->penalty_window < 0 || o->penalty_window > 1 << 24)
         return mf__fail(err, MF_E_INVALID, "penalty_window is %d; expected 0 (all) to %d", o->penalty_window, 1 << 24);
     if (n_vocab <= 0) return mf__fail(err, MF_E_INVALID, "a vocabulary of %d tokens", (int)n_vocab);
+    if (o->n_bias < 0 || (o->n_bias && !o->bias))
+        return mf__fail(err, MF_E_INVALID, "%d logit biases%s", o->n_bias, o->bias ? "" : ", and bias is NULL");
     for (int i = 0; i < o->n_bias; i++)
         if (o->bias[i].id < 0 || o->bias[i].id >= n_vocab || isnan(o->bias[i].bias))
             return mf__fail(err, MF_E_TOKEN, "logit bias %g for token %d; the vocabulary has %d",
@@ -92,7 +94,8 @@ static bool has_penalties(const mf_sampler_options *o) {
 }
 
 mf_status mf_sampler_create(const mf_sampler_options *opt, int32_t n_vocab, mf_sampler **out, mf_error *err) {
-    *out = NULL;
+    if (out) *out = NULL;
+    if (!opt || !out) return mf__fail(err, MF_E_INVALID, "mf_sampler_create: an argument is NULL");
     MF__TRY(check(opt, n_vocab, err));
     mf_sampler *s = calloc(1, sizeof *s);
     if (!s) return mf__fail(err, MF_E_NOMEM, "no memory for a sampler");
@@ -128,6 +131,7 @@ void mf_sampler_free(mf_sampler *s) {
 }
 
 void mf_sampler_reset(mf_sampler *s) {
+    if (!s) return;
     uint64_t x = s->opt.seed;
     for (int i = 0; i < 4; i++) s->rng[i] = splitmix(&x);
     if (s->counts) memset(s->counts, 0, (size_t)s->n_vocab * sizeof *s->counts);
@@ -135,7 +139,7 @@ void mf_sampler_reset(mf_sampler *s) {
 }
 
 void mf_sampler_accept(mf_sampler *s, int32_t id) {
-    if (!s->counts || id < 0 || id >= s->n_vocab) return;
+    if (!s || !s->counts || id < 0 || id >= s->n_vocab) return;
     if (s->window) {
         int32_t *slot = &s->window[s->n_accepted % s->opt.penalty_window];
         if (s->n_accepted >= s->opt.penalty_window) s->counts[*slot]--;
@@ -312,6 +316,7 @@ static int32_t draw(mf_sampler *s, const float *logits, const uint32_t *mask, fl
 }
 
 int32_t mf__sampler_next_masked(mf_sampler *s, const float *logits, const uint32_t *mask) {
+    if (!s || !logits) return -1;
     logits = adjust(s, logits);
     int32_t best = best_token(logits, s->n_vocab, mask);
     if (best < 0 || s->opt.temperature == 0 || logits[best] == INFINITY) return best;

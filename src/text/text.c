@@ -4,6 +4,10 @@
 
 #include "text/chat.h"
 
+/* Longer ones are a mistake in the caller's arithmetic. */
+#define MAX_BYTES ((size_t)1 << 40)
+#define MAX_IDS (MAX_BYTES / sizeof(int32_t))
+
 struct mf_text {
     mf__tokenizer *tok;
     mf__chat chat;
@@ -40,6 +44,7 @@ mf_status mf_text_encode(const mf_text *t, const char *utf8, size_t size, bool s
     int32_t *all;
     if (!t || !n || (size && !utf8) || (max && !ids))
         return mf__fail(err, MF_E_INVALID, "mf_text_encode: an argument is NULL");
+    if (size > MAX_BYTES) return mf__fail(err, MF_E_INVALID, "mf_text_encode: a text of %zu bytes", size);
     MF__TRY(mf__tokenizer_encode(t->tok, utf8 ? utf8 : "", size, special, &all, n, err));
     size_t fits = *n < max ? *n : max;
     if (fits) memcpy(ids, all, fits * sizeof *ids);
@@ -66,6 +71,7 @@ mf_status mf_text_decode(const mf_text *t, mf_text_stream *stream, const int32_t
     mf__detok d;
     if (!t || !n || (n_ids && !ids) || (max && !utf8))
         return mf__fail(err, MF_E_INVALID, "mf_text_decode: an argument is NULL");
+    if (n_ids > MAX_IDS) return mf__fail(err, MF_E_INVALID, "mf_text_decode: %zu ids", n_ids);
     mf__detok_init(&d, t->tok);
     _Static_assert(sizeof d.held == sizeof stream->held, "a stream holds what a detokenizer does");
     if (stream) {
@@ -92,6 +98,7 @@ mf_status mf_text_chat(const mf_text *t, const char *request, size_t size, char 
                        mf_error *err) {
     mf__strbuf out = {0};
     if (!t || !request || !n || (max && !utf8)) return mf__fail(err, MF_E_INVALID, "mf_text_chat: an argument is NULL");
+    if (size > MAX_BYTES) return mf__fail(err, MF_E_INVALID, "mf_text_chat: a request of %zu bytes", size);
     if (!t->chat.jinja)
         return mf__fail(err, MF_E_NOT_FOUND,
                         "the model has no chat template: neither chat_template.jinja nor chat_template in "

@@ -1,0 +1,382 @@
+/* Every public call with what no caller should pass: NULL, zero, negative numbers, SIZE_MAX. Each says MF_E_INVALID (or
+ * what is listed), changes nothing, and reads nothing that is not there (seen by AddressSanitizer). hostile.sh checks
+ * that no function of moeflux.h is missing here. */
+#include <limits.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "moeflux.h"
+#include "tiny.h"
+
+static mf_model *model;
+static mf_session *session;
+static const char *text_dir; /* has a tokenizer */
+static float logits[TINY_VOCAB];
+static int32_t tokens[4] = {1, 2, 3, 4};
+
+/* A call that fails: the status, a sentence, and a session that has not moved. */
+#define REFUSED(want, call)                                                                                            \
+    do {                                                                                                               \
+        mf_error err = {0};                                                                                            \
+        assert_int_equal((call), want);                                                                                \
+        assert_int_equal(err.status, want);                                                                            \
+        assert_true(err.text[0] != '\0');                                                                              \
+        assert_int_equal(mf_memory_length(session), 4);                                                                \
+    } while (0)
+#define INVALID(call) REFUSED(MF_E_INVALID, call)
+
+static void test_status(void **state) {
+    (void)state;
+    for (int i = -100; i < 100; i++) {
+        assert_non_null(mf_status_name((mf_status)i));
+        assert_non_null(mf_status_text((mf_status)i));
+    }
+    assert_string_equal(mf_status_name((mf_status)INT_MIN), "E_UNKNOWN");
+}
+
+/* One option that is wrong, the others as they should be. */
+#define BAD_MODEL_OPTION(assignment)                                                                                   \
+    do {                                                                                                               \
+        mf_model_options o;                                                                                            \
+        mf_model *none = (mf_model *)1;                                                                                \
+        mf_model_options_init(&o);                                                                                     \
+        o.assignment;                                                                                                  \
+        INVALID(mf_model_open(dir, &o, &none, &err));                                                                  \
+        assert_null(none);                                                                                             \
+    } while (0)
+
+static void test_model(void **state) {
+    const char *dir = *state;
+    const char *const no_dirs[] = {NULL};
+    mf_model *m = (mf_model *)1;
+    mf_model_options_init(NULL);
+    INVALID(mf_model_open(dir, NULL, NULL, &err));
+    INVALID(mf_model_open(NULL, NULL, &m, &err));
+    assert_null(m);
+    REFUSED(MF_E_NOT_FOUND, mf_model_open("", NULL, &m, &err));
+    BAD_MODEL_OPTION(backend = "");
+    BAD_MODEL_OPTION(backend = "gpu%s%n");
+    BAD_MODEL_OPTION(kv = (mf_kv)-1);
+    BAD_MODEL_OPTION(kv = (mf_kv)99);
+    BAD_MODEL_OPTION(n_threads = -1);
+    BAD_MODEL_OPTION(n_threads = INT_MAX);
+    BAD_MODEL_OPTION(ram_bytes = -1);
+    BAD_MODEL_OPTION(ram_bytes = INT64_MIN);
+    BAD_MODEL_OPTION(io = (mf_io)-1);
+    BAD_MODEL_OPTION(io = (mf_io)99);
+    BAD_MODEL_OPTION(direct = (mf_switch)-1);
+    BAD_MODEL_OPTION(direct = (mf_switch)99);
+    BAD_MODEL_OPTION(prefetch = (mf_switch)-1);
+    BAD_MODEL_OPTION(prefetch = (mf_switch)99);
+    BAD_MODEL_OPTION(n_io_threads = -1);
+    BAD_MODEL_OPTION(n_io_threads = INT_MAX);
+    BAD_MODEL_OPTION(policy = "");
+    BAD_MODEL_OPTION(n_experts_dirs = -1);
+    BAD_MODEL_OPTION(n_experts_dirs = INT_MAX);
+    BAD_MODEL_OPTION(n_experts_dirs = 1);
+    BAD_MODEL_OPTION(experts_per_token = -1);
+    BAD_MODEL_OPTION(experts_per_token = INT_MAX);
+    BAD_MODEL_OPTION(prompt_cache_ram = -1);
+    BAD_MODEL_OPTION(prompt_cache_disk = -1);
+    BAD_MODEL_OPTION(prompt_cache_dir = "");
+    mf_model_options opt;
+    mf_model_options_init(&opt);
+    opt.experts_dirs = no_dirs;
+    opt.n_experts_dirs = 1;
+    INVALID(mf_model_open(dir, &opt, &m, &err));
+    opt = (mf_model_options){.ram_bytes = INT64_MAX, .backend = "ref"}; /* more than there is: what there is */
+    assert_int_equal(mf_model_open(dir, &opt, &m, NULL), MF_OK);
+    mf_model_close(m);
+    mf_model_close(NULL);
+    assert_null(mf_model_info_get(NULL));
+    assert_int_equal(mf_guard_install(NULL), MF_OK);
+}
+
+static void test_session(void **state) {
+    mf_session *s = (mf_session *)1;
+    static const int32_t wrong[] = {-1, INT32_MIN, INT32_MAX};
+    (void)state;
+    mf_session_options_init(NULL);
+    INVALID(mf_session_create(model, NULL, NULL, &err));
+    INVALID(mf_session_create(NULL, NULL, &s, &err));
+    assert_null(s);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        mf_session_options opt = {.n_ctx = wrong[i]};
+        INVALID(mf_session_create(model, &opt, &s, &err));
+        opt = (mf_session_options){.n_chunk = wrong[i]};
+        INVALID(mf_session_create(model, &opt, &s, &err));
+        assert_null(s);
+    }
+    mf_session_free(NULL);
+    s = (mf_session *)1;
+    INVALID(mf_session_fork(NULL, &s, &err));
+    assert_null(s);
+    INVALID(mf_session_fork(session, NULL, &err));
+}
+
+static void test_eval(void **state) {
+    int32_t bad[] = {-1, TINY_VOCAB, INT32_MIN, INT32_MAX};
+    (void)state;
+    INVALID(mf_eval_prompt(NULL, tokens, 1, 4, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_prompt(session, NULL, 1, 4, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_prompt(session, tokens, 1, 4, NULL, TINY_VOCAB, &err));
+    INVALID(mf_eval_prompt(session, tokens, 1, 4, logits, 1, &err));
+    INVALID(mf_eval_prompt(session, tokens, 1, 4, logits, SIZE_MAX, &err));
+    INVALID(mf_eval_prompt(session, tokens, 1, 4, logits, 2 * TINY_VOCAB, &err));
+    INVALID(mf_eval_prompt(session, tokens, 1, 4, logits, SIZE_MAX / TINY_VOCAB * TINY_VOCAB, &err));
+    REFUSED(MF_E_POSITION, mf_eval_prompt(session, tokens, 1, -1, logits, TINY_VOCAB, &err));
+    REFUSED(MF_E_POSITION, mf_eval_prompt(session, tokens, 1, INT64_MIN, logits, TINY_VOCAB, &err));
+    REFUSED(MF_E_POSITION, mf_eval_prompt(session, tokens, 1, INT64_MAX, logits, TINY_VOCAB, &err));
+    assert_int_equal(mf_eval_prompt(session, NULL, 0, 4, NULL, 0, NULL), MF_OK);
+    INVALID(mf_eval_token(NULL, 1, 4, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_token(session, 1, 4, NULL, TINY_VOCAB, &err));
+    INVALID(mf_eval_token(session, 1, 4, logits, 0, &err));
+    INVALID(mf_eval_token(session, 1, 4, logits, SIZE_MAX, &err));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        REFUSED(MF_E_TOKEN, mf_eval_token(session, bad[i], 4, logits, TINY_VOCAB, &err));
+        REFUSED(MF_E_TOKEN, mf_eval_prompt(session, bad + i, 1, 4, logits, TINY_VOCAB, &err));
+        REFUSED(MF_E_TOKEN, mf_eval_batch(&session, bad + i, 1, logits, TINY_VOCAB, &err));
+        REFUSED(MF_E_TOKEN, mf_prompt(session, bad + i, 1, NULL, 0, logits, TINY_VOCAB, NULL, &err));
+    }
+}
+
+static void test_batch_and_layer(void **state) {
+    float hidden[TINY_HIDDEN] = {0}, out[TINY_HIDDEN];
+    mf_session *twice[] = {session, session}, *none[] = {NULL}, *half[] = {session, NULL};
+    (void)state;
+    INVALID(mf_eval_batch(NULL, tokens, 1, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_batch(&session, NULL, 1, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_batch(&session, tokens, 1, NULL, TINY_VOCAB, &err));
+    INVALID(mf_eval_batch(&session, tokens, -1, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_batch(&session, tokens, INT_MAX, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_batch(&session, tokens, INT_MIN, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_batch(none, tokens, 1, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_batch(half, tokens, 2, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_batch(twice, tokens, 2, logits, TINY_VOCAB, &err));
+    INVALID(mf_eval_batch(&session, tokens, 1, logits, SIZE_MAX, &err));
+    assert_int_equal(mf_eval_batch(NULL, NULL, 0, NULL, 0, NULL), MF_OK);
+    INVALID(mf_layer_forward(NULL, 0, hidden, 1, out, &err));
+    INVALID(mf_layer_forward(session, 0, NULL, 1, out, &err));
+    INVALID(mf_layer_forward(session, 0, hidden, 1, NULL, &err));
+    INVALID(mf_layer_forward(session, -1, hidden, 1, out, &err));
+    INVALID(mf_layer_forward(session, INT_MAX, hidden, 1, out, &err));
+    INVALID(mf_layer_forward(session, 0, hidden, 0, out, &err));
+    INVALID(mf_layer_forward(session, 0, hidden, -1, out, &err));
+    INVALID(mf_layer_forward(session, 0, hidden, INT_MAX, out, &err));
+}
+
+static void test_prompt(void **state) {
+    static const int64_t wrong[][2] = {{0, 2}, {-1, 2}, {2, 1}, {1, 1}, {1, 5}, {INT64_MIN, INT64_MAX}};
+    int64_t marks[] = {1, 2}, reused = 7;
+    (void)state;
+    INVALID(mf_prompt(NULL, tokens, 4, NULL, 0, logits, TINY_VOCAB, &reused, &err));
+    assert_int_equal(reused, 0);
+    INVALID(mf_prompt(session, NULL, 4, NULL, 0, logits, TINY_VOCAB, NULL, &err));
+    INVALID(mf_prompt(session, tokens, 0, NULL, 0, logits, TINY_VOCAB, NULL, &err));
+    INVALID(mf_prompt(session, tokens, 4, NULL, 1, logits, TINY_VOCAB, NULL, &err));
+    INVALID(mf_prompt(session, tokens, 4, marks, SIZE_MAX, logits, TINY_VOCAB, NULL, &err));
+    INVALID(mf_prompt(session, tokens, 4, NULL, 0, NULL, TINY_VOCAB, NULL, &err));
+    INVALID(mf_prompt(session, tokens, 4, NULL, 0, logits, 0, NULL, &err));
+    INVALID(mf_prompt(session, tokens, 4, NULL, 0, logits, SIZE_MAX, NULL, &err));
+    REFUSED(MF_E_CONTEXT_FULL, mf_prompt(session, tokens, SIZE_MAX, NULL, 0, logits, TINY_VOCAB, NULL, &err));
+    REFUSED(MF_E_CONTEXT_FULL, mf_prompt(session, tokens, SIZE_MAX, marks, 2, logits, TINY_VOCAB, NULL, &err));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        INVALID(mf_prompt(session, tokens, 4, wrong[i], 2, logits, TINY_VOCAB, NULL, &err));
+}
+
+static void test_memory_and_checkpoints(void **state) {
+    int64_t again = 7;
+    (void)state;
+    mf_memory_clear(NULL);
+    assert_int_equal(mf_memory_length(NULL), 0);
+    assert_null(mf_memory_tokens(NULL));
+    INVALID(mf_memory_seq_rm(NULL, 0, -1, &again, &err));
+    INVALID(mf_memory_seq_rm(session, 0, -1, NULL, &err));
+    INVALID(mf_memory_seq_rm(session, INT64_MIN, 2, &again, &err));
+    assert_int_equal(mf_memory_seq_rm(session, INT64_MAX, INT64_MAX, &again, NULL), MF_OK); /* nothing there */
+    assert_int_equal(mf_memory_seq_rm(session, INT64_MAX, INT64_MIN, &again, NULL), MF_OK);
+    INVALID(mf_checkpoint_save(NULL, &err));
+    INVALID(mf_checkpoint_restore(NULL, 0, &err));
+    REFUSED(MF_E_NOT_FOUND, mf_checkpoint_restore(session, -1, &err));
+    REFUSED(MF_E_NOT_FOUND, mf_checkpoint_restore(session, INT64_MAX, &err));
+    mf_checkpoint_forget(NULL, 0);
+    mf_checkpoint_forget(session, INT64_MIN);
+    mf_checkpoint_set_max(NULL, 4);
+    mf_checkpoint_set_max(session, INT_MIN);
+    mf_checkpoint_set_max(session, INT_MAX);
+    assert_int_equal(mf_checkpoint_save(session, NULL), MF_OK);
+    mf_checkpoint_set_max(session, 4);
+    assert_int_equal(mf_checkpoint_count(NULL), 0);
+    assert_int_equal(mf_checkpoint_count(session), 1);
+}
+
+static void test_state(void **state) {
+    size_t size = 7, written = 7;
+    (void)state;
+    INVALID(mf_state_size(NULL, &size, &err));
+    INVALID(mf_state_size(session, NULL, &err));
+    assert_int_equal(mf_state_size(session, &size, NULL), MF_OK);
+    uint8_t *buf = malloc(size);
+    assert_non_null(buf);
+    INVALID(mf_state_save(NULL, buf, size, &written, &err));
+    assert_int_equal(written, 0);
+    INVALID(mf_state_save(session, NULL, size, NULL, &err));
+    INVALID(mf_state_save(session, buf, 0, NULL, &err));
+    INVALID(mf_state_save(session, buf, size - 1, NULL, &err));
+    assert_int_equal(mf_state_save(session, buf, size, NULL, NULL), MF_OK);
+    INVALID(mf_state_load(NULL, buf, size, &err));
+    INVALID(mf_state_load(session, NULL, size, &err));
+    INVALID(mf_state_load(session, buf, SIZE_MAX, &err));
+    REFUSED(MF_E_FORMAT, mf_state_load(session, buf, 0, &err));
+    REFUSED(MF_E_FORMAT, mf_state_load(session, buf, 1, &err));
+    REFUSED(MF_E_FORMAT, mf_state_load(session, buf, size - 1, &err));
+    assert_int_equal(mf_state_load(session, buf, size, NULL), MF_OK);
+    free(buf);
+}
+
+static void test_text(void **state) {
+    mf_text *t = (mf_text *)1;
+    mf_text_stream wild = {.n_held = 99}, negative = {.n_held = INT_MIN};
+    static const char request[] = "{\"messages\": []}";
+    int32_t ids[8];
+    char out[64];
+    size_t n = 7;
+    (void)state;
+    INVALID(mf_text_open(NULL, &t, &err));
+    assert_null(t);
+    INVALID(mf_text_open(text_dir, NULL, &err));
+    assert_int_equal(mf_text_open(text_dir, &t, NULL), MF_OK);
+    INVALID(mf_text_encode(NULL, "a", 1, false, ids, 8, &n, &err));
+    INVALID(mf_text_encode(t, NULL, 1, false, ids, 8, &n, &err));
+    INVALID(mf_text_encode(t, "a", 1, false, NULL, 8, &n, &err));
+    INVALID(mf_text_encode(t, "a", 1, false, ids, 8, NULL, &err));
+    INVALID(mf_text_encode(t, "a", SIZE_MAX, false, ids, 8, &n, &err));
+    assert_int_equal(mf_text_encode(t, NULL, 0, true, NULL, 0, &n, NULL), MF_OK);
+    assert_int_equal(mf_text_encode(t, "a", 1, true, ids, SIZE_MAX, &n, NULL), MF_OK);
+    INVALID(mf_text_decode(NULL, NULL, ids, 1, out, sizeof out, &n, &err));
+    INVALID(mf_text_decode(t, NULL, NULL, 1, out, sizeof out, &n, &err));
+    INVALID(mf_text_decode(t, NULL, ids, 1, NULL, sizeof out, &n, &err));
+    INVALID(mf_text_decode(t, NULL, ids, 1, out, sizeof out, NULL, &err));
+    INVALID(mf_text_decode(t, NULL, ids, SIZE_MAX, out, sizeof out, &n, &err));
+    INVALID(mf_text_decode(t, &wild, ids, 1, out, sizeof out, &n, &err));
+    INVALID(mf_text_decode(t, &negative, ids, 1, out, sizeof out, &n, &err));
+    assert_int_equal(mf_text_decode(t, NULL, &(int32_t){-1}, 1, out, sizeof out, &n, NULL), MF_OK);
+    assert_int_equal(mf_text_decode(t, NULL, &(int32_t){INT32_MAX}, 1, out, SIZE_MAX, &n, NULL), MF_OK);
+    INVALID(mf_text_chat(NULL, request, sizeof request - 1, out, sizeof out, &n, &err));
+    INVALID(mf_text_chat(t, NULL, 1, out, sizeof out, &n, &err));
+    INVALID(mf_text_chat(t, request, sizeof request - 1, NULL, sizeof out, &n, &err));
+    INVALID(mf_text_chat(t, request, sizeof request - 1, out, sizeof out, NULL, &err));
+    INVALID(mf_text_chat(t, request, SIZE_MAX, out, sizeof out, &n, &err));
+    mf_text_close(t);
+    mf_text_close(NULL);
+}
+
+#define BAD_SAMPLER_OPTION(status, assignment)                                                                         \
+    do {                                                                                                               \
+        mf_sampler_options o;                                                                                          \
+        mf_sampler *none = (mf_sampler *)1;                                                                            \
+        mf_sampler_options_init(&o);                                                                                   \
+        o.assignment;                                                                                                  \
+        REFUSED(status, mf_sampler_create(&o, TINY_VOCAB, &none, &err));                                               \
+        assert_null(none);                                                                                             \
+    } while (0)
+
+static void test_sampler(void **state) {
+    mf_sampler_options good, bias;
+    mf_sampler *s = (mf_sampler *)1;
+    (void)state;
+    mf_sampler_options_init(NULL);
+    mf_sampler_options_init(&good);
+    INVALID(mf_sampler_create(NULL, TINY_VOCAB, &s, &err));
+    assert_null(s);
+    INVALID(mf_sampler_create(&good, TINY_VOCAB, NULL, &err));
+    INVALID(mf_sampler_create(&good, 0, &s, &err));
+    INVALID(mf_sampler_create(&good, INT32_MIN, &s, &err));
+    BAD_SAMPLER_OPTION(MF_E_INVALID, temperature = NAN);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, temperature = -1);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, temperature = INFINITY);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, top_k = -1);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, top_p = 2);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, min_p = -1);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, typical_p = NAN);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, repetition_penalty = 0);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, frequency_penalty = INFINITY);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, presence_penalty = -INFINITY);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, penalty_window = -1);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, penalty_window = INT_MAX);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, n_bias = 1); /* and bias is NULL */
+    BAD_SAMPLER_OPTION(MF_E_INVALID, n_bias = -1);
+    BAD_SAMPLER_OPTION(MF_E_INVALID, n_bias = INT_MIN);
+    bias = good;
+    bias.bias = &(mf_logit_bias){.id = TINY_VOCAB};
+    bias.n_bias = 1;
+    REFUSED(MF_E_TOKEN, mf_sampler_create(&bias, TINY_VOCAB, &s, &err));
+    good.top_k = INT_MAX;
+    good.repetition_penalty = 2;
+    assert_int_equal(mf_sampler_create(&good, TINY_VOCAB, &s, NULL), MF_OK);
+    assert_int_equal(mf_sampler_next(NULL, logits), -1);
+    assert_int_equal(mf_sampler_next(s, NULL), -1);
+    mf_sampler_accept(NULL, 1);
+    mf_sampler_accept(s, -1);
+    mf_sampler_accept(s, INT32_MAX);
+    mf_sampler_reset(NULL);
+    mf_sampler_free(s);
+    mf_sampler_free(NULL);
+}
+
+static void test_counters(void **state) {
+    mf_stats stats;
+    (void)state;
+    memset(&stats, 0xff, sizeof stats);
+    mf_model_stats_get(NULL, &stats);
+    assert_int_equal(stats.wanted, 0);
+    mf_model_stats_get(model, NULL);
+    mf_model_stats_reset(NULL);
+    memset(&stats, 0xff, sizeof stats);
+    mf_session_stats_get(NULL, &stats);
+    assert_int_equal(stats.wanted, 0);
+    mf_session_stats_get(session, NULL);
+    mf_session_stats_reset(NULL);
+    mf_prefetch_forget(NULL);
+}
+
+static int setup(void **state) {
+    if (tiny_setup(state)) return -1;
+    model = tiny_open(*state, 1);
+    session = tiny_session(model, 16, 0);
+    tiny_eval(session, 4, logits);
+    return 0;
+}
+
+static int teardown(void **state) {
+    mf_session_free(session);
+    mf_model_close(model);
+    return tiny_teardown(state);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_status),
+        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_session),
+        cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_batch_and_layer),
+        cmocka_unit_test(test_prompt),
+        cmocka_unit_test(test_state),
+        cmocka_unit_test(test_memory_and_checkpoints),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_sampler),
+        cmocka_unit_test(test_counters),
+    };
+    if (argc < 3) return 2;
+    tiny_checkpoint = argv[1];
+    text_dir = argv[2];
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
