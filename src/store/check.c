@@ -48,12 +48,13 @@ static mf_status check_slot(const mf__store *s, int i, mf_error *err) {
 }
 
 static mf_status check_sums(const mf__store *s, mf_error *err) {
-    int over = 0, n_free = 0, flying = 0, unused = 0, queued[2] = {0, 0};
+    int over = 0, n_free = 0, n_ready = 0, flying = 0, unused = 0, queued[2] = {0, 0};
     for (int i = 0; i < s->n_slots; i++) {
         const mf__slot *x = &s->slots[i];
         over += i >= s->limit && x->state != MF_SLOT_FREE;
         n_free += i < s->limit && x->state == MF_SLOT_FREE;
         flying += x->state == MF_SLOT_READING ? x->issued - x->finished : 0;
+        n_ready += x->state == MF_SLOT_READY;
         unused += x->state == MF_SLOT_READY && x->who >= 0;
         if (x->queue >= 0) queued[(int)x->queue]++;
     }
@@ -61,7 +62,9 @@ static mf_status check_sums(const mf__store *s, mf_error *err) {
          n_free, s->n_free);
     HOLD(8, flying == s->in_flight[0] + s->in_flight[1] && s->in_flight[0] >= 0 && s->in_flight[1] >= 0,
          "%d reads under way, counted %d + %d", flying, s->in_flight[0], s->in_flight[1]);
-    HOLD(9, unused == s->n_ready_unused, "%d unused guesses, counted %d", unused, s->n_ready_unused);
+    HOLD(9, n_ready == s->n_ready && (!s->n_holders || n_ready == s->n_real), "%d ready, counted %d, of %d", n_ready,
+         s->n_ready, s->n_real);
+    HOLD(10, unused == s->n_ready_unused, "%d unused guesses, counted %d", unused, s->n_ready_unused);
     for (int q = 0; q < 2; q++) {
         int n = 0, last = -1;
         for (int32_t i = s->queues[q].head; i >= 0 && n <= s->n_slots; last = i, i = s->slots[i].next, n++)
@@ -72,7 +75,7 @@ static mf_status check_sums(const mf__store *s, mf_error *err) {
 }
 
 static mf_status check_budget(const mf__store *s, mf_error *err) {
-    if (s->mapped || !s->budget) return MF_OK;
+    if (s->mapped || !s->budget || s->limit_waits) return MF_OK;
     int64_t bytes = mf__slot_memory_bytes(s);
     if (!s->slabbed || !s->n_over)
         HOLD(5, bytes <= s->budget - s->lent, "%lld bytes of slots and tables in a budget of %lld", (long long)bytes,

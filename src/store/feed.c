@@ -123,10 +123,18 @@ static int32_t start_fill(mf__store *s) {
     return -1;
 }
 
+void mf__feed_refill(mf__store *s) {
+    if (!s->fill_asked || s->n_ready == s->n_real) return;
+    s->filling = true;
+    s->fill_next = 0;
+    mf__feed_wake(s);
+}
+
 void mf__store_fill(mf__store *s) {
     pthread_mutex_lock(&s->lock);
-    s->filling = s->prefetch && s->n_slots >= s->n_real && s->fill_next < s->n_keys;
-    if (s->filling) mf__feed_wake(s);
+    bool again = s->fill_asked;
+    s->fill_asked = s->prefetch && s->n_slots >= s->n_real;
+    if (!again) mf__feed_refill(s);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -188,6 +196,7 @@ void mf__feed_finish(mf__store *s, const mf__read *p, int error, int64_t error_o
     }
     if (x->error ? x->finished == x->issued : x->finished == s->n_reads) {
         x->state = x->error ? MF_SLOT_FAILED : MF_SLOT_READY;
+        s->n_ready += !x->error;
         if (!x->error && x->who >= 0) s->n_ready_unused++;
         if (x->error) {
             s->stats.read_errors++;

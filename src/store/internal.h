@@ -15,12 +15,13 @@
  *   4. Slots at or above the limit are FREE unless they are pinned or being read, and n_over counts those.
  *   5. Tables and slots below the limit, in whole huge pages, fit in the budget less what is lent; n_over == 0 means
  *      that nothing else of the arena is in memory. Slabs: those that are taken fit in it when n_over == 0, and a slot
- *      that is not FREE lies in one of them.
+ *      that is not FREE lies in one of them. While somebody holds the whole the limit stays as it was.
  *   6. A READING slot has finished <= issued <= n_reads, and is in a queue exactly when it has reads to issue (after
  *      an error there are none).
  *   7. A queued slot is in the demand queue exactly when it is pinned.
  *   8. The counts of reads in flight are the sums over READING slots of issued - finished.
- *   9. n_ready_unused counts the READY slots that were predicted and not yet wanted. */
+ *   9. n_ready counts the READY slots; it is n_real while somebody holds the whole.
+ *  10. n_ready_unused counts the READY slots that were predicted and not yet wanted. */
 #ifndef MF_STORE_INTERNAL_H
 #define MF_STORE_INTERNAL_H
 
@@ -120,6 +121,7 @@ struct mf__store {
     int cap;      /* tests: never more than this; 0: no such cap */
     int n_over;   /* slots at or above the limit that are still in use */
     int n_free;   /* FREE below the limit */
+    int n_ready;  /* READY */
     int scan;     /* where the search for a FREE slot goes on */
     mf__slot *slots;
     mf__key *keys;        /* [n_slots] -1: none */
@@ -133,6 +135,14 @@ struct mf__store {
     int n_ready_unused;
     int turns_without_miss; /* in a row */
 
+    /* whole: all experts in memory */
+    const void **whole; /* [n_keys] where they are; NULL for layers without */
+    bool whole_made;    /* and nothing was freed since */
+    uint64_t whole_version;
+    int n_holders;    /* nothing may be freed */
+    int n_lenders;    /* wait for them */
+    bool limit_waits; /* too */
+
     /* feed */
     int read_bytes, n_reads;
     mf__queue queues[2];
@@ -140,6 +150,7 @@ struct mf__store {
     int depth;          /* reads in flight at most */
     mf__guess *guesses; /* ring */
     int guess_cap, guess_head, n_guesses;
+    bool fill_asked;
     bool filling; /* there may be experts that were never read, and there is room for all of them, if nothing is lent */
     mf__key fill_next;
     int64_t demand_ns; /* when a demand last began or was met */
@@ -247,6 +258,7 @@ bool mf__feed_take(mf__store *s, bool wait, mf__read *out); /* false: nothing (o
 void mf__feed_finish(mf__store *s, const mf__read *read, int error, int64_t error_offset);
 void mf__feed_wake(mf__store *s);           /* the lock is held: there may be reads to take */
 bool mf__feed_may_fill(const mf__store *s); /* ... also when nobody wants any */
+void mf__feed_refill(mf__store *s);         /* there is room again: what was thrown out comes back, if that was asked */
 void mf__queue_push(mf__store *s, int which, int32_t slot, bool front);
 void mf__queue_remove(mf__store *s, int32_t slot);
 

@@ -76,6 +76,8 @@ int mf__slots_limit(const mf__store *s) {
 
 void mf__slots_apply_limit(mf__store *s) {
     int before = s->limit;
+    s->limit_waits = s->n_holders > 0;
+    if (s->limit_waits) return;
     s->limit = mf__slots_limit(s);
     if (s->limit == before) return;
     s->n_free = s->n_over = 0;
@@ -90,6 +92,7 @@ void mf__slots_apply_limit(mf__store *s) {
         else if (s->slots[i].state == MF_SLOT_READY && !s->slots[i].pins)
             mf__slot_free(s, i);
     }
+    if (s->limit > before) mf__feed_refill(s);
     pthread_cond_broadcast(&s->ready);
 }
 
@@ -110,7 +113,11 @@ void mf__slot_free(mf__store *s, int32_t slot) {
     mf__slot_settle(s, slot, false);
     if (x->queue >= 0) mf__queue_remove(s, slot);
     if (key >= 0 && s->where[key] == slot) s->where[key] = -1;
-    if (x->state == MF_SLOT_READY) s->stats.evictions++;
+    if (x->state == MF_SLOT_READY) {
+        s->stats.evictions++;
+        s->n_ready--;
+        s->whole_made = false;
+    }
     s->keys[slot] = -1;
     *x = (mf__slot){.who = -1, .queue = -1, .prev = -1, .next = -1};
     if (slot < s->limit) {

@@ -43,6 +43,7 @@ static mf_status make_tables(mf__store *s, mf_error *err) {
     s->last_cap = s->n_experts < 32 ? s->n_experts : 32;
     s->guess_cap = 2 * s->n_experts + 16;
     s->where = mf__table(s, keys, sizeof *s->where);
+    s->whole = mf__table(s, keys, sizeof *s->whole);
     s->foretold = mf__table(s, keys, sizeof *s->foretold);
     s->spoke = mf__table(s, layers, sizeof *s->spoke);
     s->n_last = mf__table(s, layers, sizeof *s->n_last);
@@ -53,8 +54,8 @@ static mf_status make_tables(mf__store *s, mf_error *err) {
     s->ranking.state = mf__table(s, 1, policy->bytes(s->n_layers, s->n_experts));
     s->queues[0] = s->queues[1] = (mf__queue){-1, -1};
     s->turns_since_router = INT_MAX;
-    if (!s->where || !s->foretold || !s->spoke || !s->n_last || !s->last_ids || !s->guesses || !s->drive_load ||
-        !s->ranking.state)
+    if (!s->where || !s->whole || !s->foretold || !s->spoke || !s->n_last || !s->last_ids || !s->guesses ||
+        !s->drive_load || !s->ranking.state)
         return mf__fail(err, MF_E_NOMEM, "no memory for the tables of %d experts", s->n_keys);
     return MF_OK;
 }
@@ -177,6 +178,7 @@ void mf__store_close(mf__store *s) {
     mf__slots_free(s);
     mf__files_close(s);
     free(s->where);
+    free(s->whole);
     free(s->foretold);
     free(s->spoke);
     free(s->n_last);
@@ -214,6 +216,11 @@ static int64_t expert_share(const mf__store *s) {
 mf_status mf__store_lend(mf__store *s, int64_t bytes, mf_error *err) {
     mf_status st = MF_OK;
     pthread_mutex_lock(&s->lock);
+    if (s->budget_max && bytes > 0) { /* who holds the whole is let finish, and no one else gets it meanwhile */
+        s->n_lenders++;
+        while (s->n_holders > 0) pthread_cond_wait(&s->ready, &s->lock);
+        s->n_lenders--;
+    }
     int64_t most = s->mapped ? s->config.budget : s->budget_asked;
     int64_t least = s->mapped ? expert_share(s) : mf__slot_memory_least(s); /* what experts take of it */
     if (most && bytes > 0 && s->lent + bytes + least > most) {

@@ -66,15 +66,15 @@ typedef struct mf__store_config {
 mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_error *err);
 void mf__store_close(mf__store *store); /* NULL is fine; all turns must be freed before */
 
-/* From now on the idle drive reads experts that nobody has asked for, once each, if all of them fit in the budget; not
- * with prefetch OFF. Again: nothing new. */
+/* From now on the idle drive reads experts that nobody has asked for, once each, if all of them fit in the budget, and
+ * once more when memory that was lent is back; not with prefetch OFF. Again: nothing new. */
 void mf__store_fill(mf__store *store);
 
 /* Lowers or raises (never above what it was opened with) the budget. Memory that is in use follows when it is unpinned.
  */
 void mf__store_budget_set(mf__store *store, int64_t bytes);
 /* Takes bytes out of the budget for another use (negative: gives them back) and returns when the cache has made room.
- * MF_E_NOMEM when the budget has not that much. Not to be called between begin and end. */
+ * MF_E_NOMEM when the budget has not that much. Not to be called between begin and end, nor by who holds the whole. */
 mf_status mf__store_lend(mf__store *store, int64_t bytes, mf_error *err);
 
 mf_status mf__turn_create(mf__store *store, mf__turn **out, mf_error *err);
@@ -92,6 +92,26 @@ mf_status mf__turn_begin(mf__turn *turn, int layer, const int32_t *ids, const in
 mf_status mf__turn_next(mf__turn *turn, int32_t *ids, const void **blobs, int *n_out, mf_error *err);
 void mf__turn_done(mf__turn *turn, const int32_t *ids, int n);
 void mf__turn_end(mf__turn *turn); /* also after a failure in the middle: forgets the rest of the turn */
+
+/* ---- without turns, where everything is in memory ----
+ *
+ *   table = whole(&version)      NULL: take turns
+ *   before(&mark)                mapped files are as they were
+ *   ... a pass, all layers ...
+ *   after(mark)                  nothing was lost meanwhile: its results count
+ *   release
+ *
+ * Addresses of all experts, [n_layers][n_experts] (NULL in layers that have none), once every one of them has been
+ * read: then nothing is evicted until the release, and smaller budgets wait for it. Equal versions (never 0) are equal
+ * tables. It costs a lock, and a walk over all experts when some have moved. Mapped files count as read when their
+ * pages have been brought in once (mf__store_fill does that): faulting them in one by one takes five times longer. */
+const void *const *mf__store_whole(mf__store *store, uint64_t *version);
+void mf__store_whole_release(mf__store *store); /* once for every table; when the pass has finished on its device */
+/* Around each pass; without mapped files they cost nothing. */
+mf_status mf__store_whole_before(mf__store *store, int64_t *mark, mf_error *err);
+mf_status mf__store_whole_after(mf__store *store, int64_t mark, mf_error *err);
+/* Such a pass wanted so many experts and had them: for the counters of the store and of the turn object. */
+void mf__turn_count_whole(mf__turn *turn, int64_t wanted);
 
 /* These experts may be wanted soon: read them when nothing else is to be read. Never waits, never fails, may do
  * nothing. Replaces what `who` said about the layer before. */

@@ -161,6 +161,47 @@ static void a_mapped_file_cut_in_use(void **state) {
     in_child(cut_in_use);
 }
 
+/* The same without turns. */
+static int cut_whole(void) {
+    mf_error err = {0};
+    mf__store *s = NULL;
+    mf__turn *t = NULL;
+    char *bytes;
+    size_t size;
+    uint64_t version;
+    int64_t mark;
+    MUST(mf_guard_install(&err) == MF_OK);
+    MUST(mf__file_read(files.paths[0], 1 << 30, &bytes, &size, &err) == MF_OK);
+    MUST(open_store(MF_IO_AUTO, MF_SWITCH_AUTO, 0, (mf_log_sink){0}, &s, &err) == MF_OK);
+    MUST(s->mapped && mf__turn_create(s, &t, &err) == MF_OK && read_layer(t, 0, &err) && read_layer(t, 1, &err));
+    const void *const *table = mf__store_whole(s, &version);
+    MUST(table && mf__store_whole_before(s, &mark, &err) == MF_OK && blob_is(&files, 0, 7, table[7]));
+    MUST(mf__store_whole_after(s, mark, &err) == MF_OK);
+    MUST(truncate(files.paths[0], 2 * MB + 5) == 0);
+    MUST(((const char *)table[7])[100] == 0 && blob_is(&files, 1, 7, table[N_EXPERTS + 7]));
+    MUST(mf__store_whole_after(s, mark, &err) == MF_E_IO);
+    MUST(strstr(err.text, "layer_00.bin was cut"));
+    MUST(mf__store_whole_before(s, &mark, &err) == MF_E_FORMAT);
+
+    int fd = open(files.paths[0], O_WRONLY);
+    MUST(mf__pwrite_all(fd, bytes, size, 0, files.paths[0], &err) == MF_OK);
+    close(fd);
+    for (int i = 0; i < 2; i++) {
+        MUST(mf__store_whole_before(s, &mark, &err) == MF_OK && blob_is(&files, 0, 7, table[7]));
+        MUST(mf__store_whole_after(s, mark, &err) == MF_OK);
+    }
+    mf__store_whole_release(s);
+    mf__turn_free(t);
+    mf__store_close(s);
+    free(bytes);
+    return 0;
+}
+
+static void a_mapped_file_cut_without_turns(void **state) {
+    (void)state;
+    in_child(cut_whole);
+}
+
 /* Written in place: the same experts are fine, others are not, whatever is still in memory. */
 static int replaced_in_use(void) {
     static const mf_io ways[] = {MF_IO_PREAD, MF_IO_URING, MF_IO_MMAP};
@@ -311,6 +352,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_mapped_without_a_guard), /* before the others: forked children inherit */
         cmocka_unit_test(a_mapped_file_cut_in_use),
+        cmocka_unit_test(a_mapped_file_cut_without_turns),
         cmocka_unit_test(a_file_replaced_in_use),
         cmocka_unit_test(faults_elsewhere_go_where_they_went),
         cmocka_unit_test(a_sandbox_without_io_uring),

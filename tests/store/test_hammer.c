@@ -24,7 +24,7 @@ typedef struct hammer {
     expert_files files;
     mf__store *store;
     atomic_bool stop, faults;
-    atomic_int n_turns, n_errors, n_wrong;
+    atomic_int n_turns, n_errors, n_wrong, n_whole;
     _Atomic uint64_t seed;
 } hammer;
 
@@ -98,6 +98,17 @@ static void *turner(void *arg) {
     return NULL;
 }
 
+/* Rarely there is one, but where everything fits. */
+static void look_at_whole(hammer *h) {
+    uint64_t version = 0;
+    const void *const *table = mf__store_whole(h->store, &version);
+    if (!table) return;
+    for (int e = 0; e < N_EXPERTS; e += 5)
+        if (!version || !blob_is(&h->files, 1, e, table[N_EXPERTS + e])) atomic_fetch_add(&h->n_wrong, 1);
+    mf__store_whole_release(h->store);
+    atomic_fetch_add(&h->n_whole, 1);
+}
+
 static void *meddler(void *arg) {
     hammer *h = arg;
     uint64_t seed = 12345;
@@ -106,7 +117,7 @@ static void *meddler(void *arg) {
         int32_t ids[N_EXPERTS];
         int n = choose_ids(&seed, ids);
         mf_stats stats;
-        switch (next_random(&seed) % 6) {
+        switch (next_random(&seed) % 7) {
         case 0: mf__store_budget_set(h->store, (int64_t)(next_random(&seed) % (24 << 20))); break;
         case 1: mf__store_budget_set(h->store, INT64_MAX); break;
         case 2:
@@ -115,6 +126,7 @@ static void *meddler(void *arg) {
             if (mf__store_lend(h->store, 3 << 20, NULL) == MF_OK) lent = 3 << 20;
             break;
         case 3: mf__store_forget(h->store); break;
+        case 5: look_at_whole(h); break;
         case 4: mf__store_stats_get(h->store, &stats); break;
         default: mf__store_hint(h->store, MF_PREDICT_ROUTER, (int)(next_random(&seed) % N_LAYERS), ids, n);
         }

@@ -1,4 +1,7 @@
-/* Slots in memory that somebody else provides. */
+/* Slots in memory that somebody else provides, and stores that have everything in memory. */
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "store_turns.h"
 
 static int32_t all_ids[256];
@@ -137,11 +140,148 @@ static void refused_slabs(void **state) {
     expert_files_remove(&f);
 }
 
+/* ---- whole ---- */
+
+static void expect_whole(mf__store *s, const expert_files *f, const void *const *table) {
+    for (int l = 0; l < f->n_layers; l++)
+        for (int e = 0; e < f->n_experts; e++) {
+            const void *blob = table[l * f->n_experts + e];
+            if (f->files[l])
+                assert_true(blob_is(f, l, e, bytes_of(s, blob)));
+            else
+                assert_null(blob);
+        }
+}
+
+static void a_whole_store(mf_io io, slot_memory *m) {
+    expert_files f;
+    uint64_t first = 0, version = 0;
+    mf_stats st;
+    int64_t mark;
+    assert_true(expert_files_make(&f, "whole", 3, 20, 65536, 65536));
+    unlink(f.paths[1]);
+    f.files[1] = NULL;
+    mf__store_config c = config_of(&f);
+    c.io = io;
+    c.budget = 6 * MB;
+    if (m) c.memory = slot_memory_of(m);
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    assert_null(mf__store_whole(s, &version));
+    turn_all(t, &f, 0, all_ids, 20);
+    turn_all(t, &f, 2, all_ids, 19);
+    assert_null(mf__store_whole(s, &version));
+    assert_int_equal(version, 0);
+    turn_all(t, &f, 2, all_ids, 20);
+    const void *const *table = mf__store_whole(s, &first);
+    assert_non_null(table);
+    assert_true(first > 0);
+    assert_int_equal(mf__store_whole_before(s, &mark, NULL), MF_OK);
+    expect_whole(s, &f, table);
+    assert_ptr_equal(mf__store_whole(s, &version), table); /* held twice */
+    assert_int_equal(version, first);
+    mf__store_whole_release(s);
+
+    mf__store_stats_reset(s);
+    mf__turn_stats_reset(t);
+    mf__turn_count_whole(t, 7);
+    mf__store_stats_get(s, &st);
+    assert_int_equal(st.wanted + st.hits + st.bytes_wanted, 7 + 7 + 7 * 65536);
+    mf__turn_stats_get(t, &st);
+    assert_int_equal(st.wanted + st.hits + st.bytes_wanted, 7 + 7 + 7 * 65536);
+
+    mf__store_budget_set(s, MB); /* waits for the release; mapped files have no such budget */
+    check(s);
+    expect_whole(s, &f, table);
+    assert_int_equal(mf__store_whole_after(s, mark, NULL), MF_OK);
+    mf__store_whole_release(s);
+    check(s);
+    table = mf__store_whole(s, &version);
+    if (io == MF_IO_MMAP) {
+        assert_int_equal(version, first);
+        mf__store_whole_release(s);
+    } else {
+        assert_null(table);
+        assert_true(s->limit < 40);
+        mf__store_budget_set(s, INT64_MAX);
+        for (int l = 2; l >= 0; l -= 2) turn_all(t, &f, l, all_ids, 20);
+        table = mf__store_whole(s, &version);
+        assert_non_null(table);
+        assert_true(version > first);
+        expect_whole(s, &f, table);
+        mf__store_whole_release(s);
+    }
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+static void whole_stores(void **state) {
+    (void)state;
+    slot_memory m;
+    slot_memory_init(&m, false);
+    a_whole_store(MF_IO_PREAD, NULL);
+    a_whole_store(MF_IO_MMAP, NULL);
+    a_whole_store(MF_IO_URING, &m);
+}
+
+typedef struct lender {
+    mf__store *store;
+    atomic_bool has;
+} lender;
+
+static void *lend(void *arg) {
+    lender *x = arg;
+    mf_status st = mf__store_lend(x->store, 2 * MB, NULL);
+    atomic_store(&x->has, true);
+    return st == MF_OK ? x : NULL;
+}
+
+/* A loan waits for who holds the whole, and nobody gets it before the loan is made; when it is given back everything
+ * comes into memory again. */
+static void lending_what_is_held(void **state) {
+    (void)state;
+    expert_files f;
+    uint64_t version;
+    pthread_t thread;
+    void *ok = NULL;
+    assert_true(expert_files_make(&f, "held", 2, 20, 65536, 65536));
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_AUTO;
+    c.budget = 5 * MB;
+    mf__store *s = open_store(&c);
+    mf__store_fill(s);
+    wait_idle(s);
+    const void *const *table = mf__store_whole(s, &version);
+    assert_non_null(table);
+    lender x = {.store = s};
+    assert_int_equal(pthread_create(&thread, NULL, lend, &x), 0);
+    for (bool waits = false; !waits; usleep(1000)) {
+        pthread_mutex_lock(&s->lock);
+        waits = s->n_lenders == 1;
+        pthread_mutex_unlock(&s->lock);
+    }
+    assert_null(mf__store_whole(s, &version));
+    assert_false(atomic_load(&x.has));
+    expect_whole(s, &f, table);
+    mf__store_whole_release(s);
+    pthread_join(thread, &ok);
+    assert_ptr_equal(ok, &x);
+    check(s);
+    assert_true(s->limit < 40);
+    assert_null(mf__store_whole(s, &version));
+    assert_int_equal(mf__store_lend(s, -2 * MB, NULL), MF_OK);
+    wait_idle(s);
+    assert_non_null(mf__store_whole(s, &version));
+    mf__store_whole_release(s);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slabs_come_and_go),
-        cmocka_unit_test(a_pinned_slab_stays),
-        cmocka_unit_test(refused_slabs),
+        cmocka_unit_test(slabs_come_and_go), cmocka_unit_test(a_pinned_slab_stays),  cmocka_unit_test(refused_slabs),
+        cmocka_unit_test(whole_stores),      cmocka_unit_test(lending_what_is_held),
     };
     return cmocka_run_group_tests(tests, fill_ids, NULL);
 }
