@@ -43,7 +43,7 @@ static mf_status time_product(mf__backend *be, const mf__graph *g, const mf__bin
         mf__fence fence;
         double began = app_seconds();
         for (int k = 0; k < 20; k++) {
-            MF__TRY(be->submit(be, g, b, &fence, err));
+            MF__TRY(be->submit(be, &(mf__run){g, *b}, 1, &fence, err));
             MF__TRY(be->wait(be, fence, err));
         }
         series_add(&speeds, 20 * 2.0 * COLS * ROWS * TOKENS / (app_seconds() - began) / 1e9);

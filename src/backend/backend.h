@@ -30,6 +30,18 @@ typedef struct mf__kv {
     mf__type type;
 } mf__kv;
 
+static inline mf__kv mf__kv_make(char *const *pool, const int32_t *pages, int64_t off, int32_t block_rows, mf__type type,
+                                 int32_t k_cols, int32_t v_cols) {
+    return (mf__kv){.pool = pool,
+                    .pages = pages,
+                    .off = off,
+                    .block_rows = block_rows,
+                    .k_cols = k_cols,
+                    .v_cols = v_cols,
+                    .k_bytes = mf__kv_row_bytes(type, k_cols),
+                    .v_bytes = mf__kv_row_bytes(type, v_cols),
+                    .type = type};
+}
 /* Where the row of a position lies: for backends whose memory is the host's. */
 static inline char *mf__kv_block(const mf__kv *kv, int64_t pos) {
     return kv->pool[kv->pages[pos / kv->block_rows]] + kv->off;
@@ -143,7 +155,7 @@ struct mf__backend {
     mf_status (*wait)(mf__backend *be, mf__fence fence, mf_error *err);
 };
 
-/* watch.c, for backends: around each op. */
+/* watch.c, for backends whose memory is the host's: around each op. */
 int64_t mf__watch_begin(const mf__backend *be);
 void mf__watch_end(const mf__backend *be, int64_t began, const mf__op_done *done);
 

@@ -38,8 +38,7 @@ void mf__cache_close(mf_model *m, mf__cache *c) {
     free(c);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
 
 static bool is_prefix(const mf__frozen *f, const int32_t *tokens, int64_t n) {
     return f->length <= n && !memcmp(f->tokens, tokens, (size_t)f->length * sizeof *tokens);
@@ -47,8 +46,7 @@ static bool is_prefix(const mf__frozen *f, const int32_t *tokens, int64_t n) {
 
 /* Bytes of all entries; a page that several hold counts once. */
 static int64_t used_bytes(const mf_model *m, const mf__cache *c) {
-    int64_t bytes = 0, page = 0;
-    for (int l = 0; l < m->info.n_layers; l++) page += mf__page_bytes(m, l);
+    int64_t bytes = 0, page = m->kv.page_bytes;
     for (int i = 0; i < c->n; i++)
         for (int32_t p = 0; p < c->entries[i]->n_pages; p++) c->entries[i]->pages[p]->mark = false;
     for (int i = 0; i < c->n; i++) {
@@ -111,8 +109,7 @@ static mf__frozen *find_in_memory(mf__cache *c, const int32_t *tokens, int64_t n
     return f;
 }
 
-/* ---- both ---------------------------------------------------------------------------------------------------------
- */
+/* ---- both ------------------------------------------------------------------------------------------------------ */
 
 mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__frozen **out,
                          mf_error *err) {

@@ -101,8 +101,7 @@ static void touch_item(const mf__cache_disk *d, int64_t length, uint64_t name) {
     free(path);
 }
 
-/* ---- listing ------------------------------------------------------------------------------------------------------
- */
+/* ---- listing --------------------------------------------------------------------------------------------------- */
 
 /* "LENGTH-NAME.state", and nothing else. */
 static bool parse_name(const char *file, item *out) {
@@ -172,8 +171,7 @@ static void keep_prefixes(const mf_model *m, listing *l, const int32_t *tokens, 
     l->n = kept;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------------------------- */
 
 /* Reads one increment on top of its parent, which is freed. */
 static mf_status read_one(mf_model *m, const mf__cache_disk *d, int64_t length, uint64_t name, bool last,
@@ -289,8 +287,7 @@ mf_status mf__cache_disk_find(mf_model *m, mf__cache_disk *d, const int32_t *tok
     return MF_OK;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------
- */
+/* ---- writing --------------------------------------------------------------------------------------------------- */
 
 static int by_use(const void *a, const void *b) {
     const item *x = a, *y = b;

@@ -1,5 +1,23 @@
-/* The public evaluation calls: validate everything, make room, walk the chunks, then commit. */
+/* The public evaluation calls. All of them are mf_eval: check every part, cut it into chunks, evaluate the chunks of all
+ * parts in passes, commit each part when its last chunk is through.
+ *
+ * Chunks end at multiples of the session's n_chunk, whatever the first position and the company: a prompt evaluated from
+ * its beginning and one that goes on from a state restored at such a point are cut alike, and so agree bit for bit. The
+ * first chunk of a call reads the committed state and writes the other half; the rest go on in that half. */
+#include <stdint.h>
+
 #include "engine/internal.h"
+
+/* A part on its way. */
+typedef struct job {
+    mf_part *part;
+    mf_session *s;
+    size_t done;
+    int n_passes;
+    bool alone; /* a pass that it was in has failed: the others must not suffer from it, nor it from them */
+} job;
+
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 mf_status mf__check_tokens(const mf_session *s, const int32_t *tokens, size_t n, mf_error *err) {
     for (size_t i = 0; i < n; i++)
@@ -9,62 +27,221 @@ mf_status mf__check_tokens(const mf_session *s, const int32_t *tokens, size_t n,
     return MF_OK;
 }
 
-static mf_status check_place(const mf_session *s, size_t n, int64_t start_pos, mf_error *err) {
-    if (start_pos != s->length)
-        return mf__fail(err, MF_E_POSITION, "start position is %lld, the session holds %lld tokens",
-                        (long long)start_pos, (long long)s->length);
+static mf_status check_room(const mf_session *s, size_t n, mf_error *err) {
     if (n > (size_t)(s->opt.n_ctx - s->length))
         return mf__fail(err, MF_E_CONTEXT_FULL, "%zu tokens after %lld do not fit in a context of %d", n,
                         (long long)s->length, s->opt.n_ctx);
     return MF_OK;
 }
 
-/* Chunks end at multiples of n_chunk, whatever the first position: a prompt evaluated from its beginning and one that
- * goes on from a state restored at such a point are cut alike, and so agree bit for bit. The first chunk reads the
- * committed state and writes the other half; the rest go on in that half. */
-mf_status mf__session_walk(mf_session *s, const int32_t *tokens, size_t n, float *logits, size_t n_logits,
-                           mf_error *err) {
-    size_t skipped = n - n_logits; /* tokens whose logits nobody wants */
-    MF__TRY(mf__session_make_room(s, s->length + (int64_t)n, err));
-    for (size_t done = 0; done < n;) {
-        int64_t pos = s->length + (int64_t)done;
-        int32_t len = s->opt.n_chunk - (int32_t)(pos % s->opt.n_chunk);
-        if ((size_t)len > n - done) len = (int32_t)(n - done);
-        size_t first = done > skipped ? done : skipped, end = done + (size_t)len, rows = end > first ? end - first : 0;
-        mf__pass pass = {.sessions = &s,
-                         .n_tokens = &len,
-                         .pos = &pos,
-                         .n = 1,
-                         .n_rows = len,
-                         .n_logits = (int32_t)rows,
-                         .fresh = done == 0};
-        float *out = rows ? logits + (first - skipped) * (size_t)s->model->info.n_vocab : NULL;
-        MF__TRY(mf__forward(&pass, tokens + done, out, err));
-        done = end;
+static mf_status check_part(const mf_model *m, const mf_part *parts, size_t i, mf_error *err) {
+    const mf_part *p = &parts[i];
+    if (!p->session) return mf__fail(err, MF_E_INVALID, "part %zu has no session", i);
+    if (p->session->model != m) return mf__fail(err, MF_E_INVALID, "the session of part %zu is of another model", i);
+    for (size_t k = 0; k < i; k++)
+        if (parts[k].session == p->session)
+            return mf__fail(err, MF_E_INVALID, "parts %zu and %zu have the same session", k, i);
+    if (p->n_tokens && !p->tokens) return mf__fail(err, MF_E_INVALID, "part %zu has no tokens", i);
+    if (p->n_logits > p->n_tokens)
+        return mf__fail(err, MF_E_INVALID, "%zu rows of logits asked for %zu tokens", p->n_logits, p->n_tokens);
+    if (p->n_logits && !p->logits)
+        return mf__fail(err, MF_E_INVALID, "part %zu wants %zu rows of logits and has no room for them", i, p->n_logits);
+    MF__TRY(check_room(p->session, p->n_tokens, err)); /* before tokens are looked at: there are not more than fit */
+    return mf__check_tokens(p->session, p->tokens, p->n_tokens, err);
+}
+
+static void settle(mf_part *p, mf_status st, const mf_error *why) {
+    p->status = st;
+    if (p->error && st != MF_OK) *p->error = *why;
+}
+
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
+
+static bool is_open(const job *j) {
+    return j->part->status == MF_OK && j->done < j->part->n_tokens;
+}
+
+static int32_t chunk_rows(const job *j) {
+    int64_t pos = j->s->length + (int64_t)j->done;
+    size_t left = j->part->n_tokens - j->done;
+    int32_t n = j->s->opt.n_chunk - (int32_t)(pos % j->s->opt.n_chunk);
+    return (size_t)n < left ? n : (int32_t)left;
+}
+
+static mf__pass_part chunk_of(const job *j) {
+    mf_part *p = j->part;
+    size_t unwanted = p->n_tokens - p->n_logits, end = j->done + (size_t)chunk_rows(j);
+    size_t first = j->done > unwanted ? j->done : unwanted, rows = end > first ? end - first : 0;
+    return (mf__pass_part){.session = j->s,
+                           .tokens = p->tokens + j->done,
+                           .n_rows = chunk_rows(j),
+                           .pos = j->s->length + (int64_t)j->done,
+                           .logits = rows ? p->logits + (first - unwanted) * (size_t)j->s->model->info.n_vocab : NULL,
+                           .n_logits = (int32_t)rows,
+                           .fresh = j->done == 0,
+                           .cancel = p->cancel,
+                           .cancel_user = p->cancel_user};
+}
+
+/* Rows that want logits together at the end, so that what only some rows go through is one run of rows. */
+static int rank(const mf__pass_part *p) {
+    return p->n_logits == 0 ? 0 : p->n_logits < p->n_rows ? 1 : 2;
+}
+
+/* A pass in the making: which jobs have a chunk in it. */
+typedef struct plan {
+    mf__pass_part parts[MF_MAX_BATCH];
+    job *jobs[MF_MAX_BATCH];
+    int n;
+    int32_t n_rows;
+} plan;
+
+static void add_chunk(plan *p, job *j) {
+    mf__pass_part part = chunk_of(j);
+    int at = p->n++;
+    for (; at > 0 && rank(&p->parts[at - 1]) > rank(&part); at--) {
+        p->parts[at] = p->parts[at - 1];
+        p->jobs[at] = p->jobs[at - 1];
     }
+    p->parts[at] = part;
+    p->jobs[at] = j;
+    p->n_rows += part.n_rows;
+}
+
+/* The chunks of one pass: of the jobs that have had the fewest passes first, as many as there are rows for. A job that
+ * must be alone is. */
+static void choose_chunks(job *jobs, size_t n, int32_t max_rows, plan *p) {
+    int fewest = INT32_MAX, most = 0;
+    p->n = p->n_rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!is_open(&jobs[i])) continue;
+        if (jobs[i].n_passes < fewest) fewest = jobs[i].n_passes;
+        if (jobs[i].n_passes > most) most = jobs[i].n_passes;
+    }
+    for (int passes = fewest; passes <= most; passes++)
+        for (size_t i = 0; i < n; i++) {
+            job *j = &jobs[i];
+            if (!is_open(j) || j->n_passes != passes) continue;
+            if (p->n && (j->alone || p->n_rows + chunk_rows(j) > max_rows)) continue;
+            add_chunk(p, j);
+            if (j->alone) return;
+        }
+}
+
+/* The most rows that a pass may have: the largest chunk and a token of everybody else, if there is memory for it. */
+static int32_t pass_rows(const job *jobs, size_t n) {
+    int32_t rows = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_open(&jobs[i]) && jobs[i].s->opt.n_chunk > rows) rows = jobs[i].s->opt.n_chunk;
+    return rows + MF_MAX_BATCH;
+}
+
+static mf_status plan_pass(mf_model *m, job *jobs, size_t n, plan *p, mf_error *err) {
+    choose_chunks(jobs, n, pass_rows(jobs, n), p);
+    mf_status st = mf__workspace_reserve(m, p->n_rows, err);
+    if (st != MF_E_NOMEM || p->n < 2) return st;
+    choose_chunks(jobs, n, m->ws.n_rows, p); /* what there is room for */
+    return mf__workspace_reserve(m, p->n_rows, err);
+}
+
+static void advance(const mf__pass_part *done, job *j) {
+    mf_part *p = j->part;
+    if (done->cancelled) {
+        mf_error why;
+        mf__fail(&why, MF_E_CANCELLED, "stopped by the caller");
+        settle(p, MF_E_CANCELLED, &why);
+        return;
+    }
+    j->n_passes++;
+    j->done += (size_t)done->n_rows;
+    if (j->done == p->n_tokens) mf__session_commit(j->s, p->tokens, (int64_t)p->n_tokens);
+}
+
+/* What a failed pass means for those who were in it. Alone, that it failed; in company, that each tries again alone. One
+ * that was in the middle begins anew, since the half that it went on in is spoilt. */
+static void take_failure(plan *p, mf_status st, const mf_error *why) {
+    for (int i = 0; i < p->n; i++) {
+        job *j = p->jobs[i];
+        if (p->n == 1 || st == MF_E_CANCELLED) {
+            settle(j->part, st, why);
+        } else {
+            j->alone = true;
+            j->done = 0;
+        }
+    }
+}
+
+/* One pass. Under lock. */
+static void run_pass(mf_model *m, job *jobs, size_t n) {
+    plan p;
+    mf_error why = {0};
+    for (size_t i = 0; i < n; i++) {
+        job *j = &jobs[i];
+        if (!is_open(j) || j->done) continue;
+        mf_status st = mf__session_make_room(j->s, j->s->length + (int64_t)j->part->n_tokens, &why);
+        if (st != MF_OK) settle(j->part, st, &why);
+    }
+    mf_status st = plan_pass(m, jobs, n, &p, &why);
+    if (!p.n) return;
+    if (st == MF_OK) st = mf__forward(&(mf__pass){.model = m, .parts = p.parts, .n = p.n}, &why);
+    if (st != MF_OK)
+        take_failure(&p, st, &why);
+    else
+        for (int i = 0; i < p.n; i++) advance(&p.parts[i], p.jobs[i]);
+}
+
+mf_status mf_eval(mf_model *m, mf_part *parts, size_t n_parts, mf_error *err) {
+    job jobs[MF_MAX_BATCH];
+    if (!m || (n_parts && !parts)) return mf__fail(err, MF_E_INVALID, "mf_eval: an argument is NULL");
+    if (n_parts > MF_MAX_BATCH)
+        return mf__fail(err, MF_E_INVALID, "mf_eval: %zu parts, at most %d can be evaluated together", n_parts,
+                        MF_MAX_BATCH);
+    bool open = false;
+    for (size_t i = 0; i < n_parts; i++) {
+        mf_error why = {0};
+        settle(&parts[i], check_part(m, parts, i, &why), &why);
+        jobs[i] = (job){.part = &parts[i], .s = parts[i].session};
+        open = open || is_open(&jobs[i]);
+    }
+    while (open) {
+        mf__model_lock(m); /* let go between passes: others get theirs */
+        run_pass(m, jobs, n_parts);
+        mf__model_unlock(m);
+        open = false;
+        for (size_t i = 0; i < n_parts; i++) open = open || is_open(&jobs[i]);
+    }
+    for (size_t i = 0; i < n_parts; i++)
+        if (parts[i].status != MF_OK) {
+            if (err && parts[i].error) *err = *parts[i].error;
+            if (err && !parts[i].error)
+                mf__fail(err, parts[i].status, "part %zu: %s", i, mf_status_text(parts[i].status));
+            return parts[i].status;
+        }
     return MF_OK;
 }
+
+/* ---- the same, for one session or one token each ----------------------------------------------------------------- */
 
 mf_status mf_eval_prompt(mf_session *s, const int32_t *tokens, size_t n, int64_t start_pos, float *logits,
                          size_t logits_len, mf_error *err) {
     if (!s) return mf__fail(err, MF_E_INVALID, "mf_eval_prompt: session is NULL");
     size_t vocab = (size_t)s->model->info.n_vocab;
+    mf_error why = {0};
     if (logits_len % vocab || (logits_len && !logits))
         return mf__fail(err, MF_E_INVALID,
                         "logits has room for %zu values; a multiple of the vocabulary (%zu) is needed",
                         logits ? logits_len : 0, vocab);
     if (n == 0) return MF_OK;
-    if (!tokens) return mf__fail(err, MF_E_INVALID, "mf_eval_prompt: tokens is NULL");
-    if (logits_len / vocab > n)
-        return mf__fail(err, MF_E_INVALID, "%zu rows of logits asked for %zu tokens", logits_len / vocab, n);
-    MF__TRY(mf__check_tokens(s, tokens, n, err));
-    MF__TRY(check_place(s, n, start_pos, err));
-
-    pthread_mutex_lock(&s->model->lock);
-    mf_status st = mf__session_walk(s, tokens, n, logits, logits_len / vocab, err);
-    if (st == MF_OK) mf__session_commit(s, tokens, (int64_t)n);
-    pthread_mutex_unlock(&s->model->lock);
-    return st;
+    if (start_pos != s->length)
+        return mf__fail(err, MF_E_POSITION, "start position is %lld, the session holds %lld tokens",
+                        (long long)start_pos, (long long)s->length);
+    mf_part part = {.session = s,
+                    .tokens = tokens,
+                    .n_tokens = n,
+                    .logits = logits,
+                    .n_logits = logits_len / vocab,
+                    .error = err ? err : &why};
+    return mf_eval(s->model, &part, 1, NULL);
 }
 
 mf_status mf_eval_token(mf_session *s, int32_t token, int64_t pos, float *logits, size_t logits_len, mf_error *err) {
@@ -75,62 +252,42 @@ mf_status mf_eval_token(mf_session *s, int32_t token, int64_t pos, float *logits
     return mf_eval_prompt(s, &token, 1, pos, logits, logits_len, err);
 }
 
-static mf_status check_batch(mf_session *const *sessions, const int32_t *tokens, int n, size_t logits_len,
-                             mf_error *err) {
-    for (int i = 0; i < n; i++) {
-        mf_session *s = sessions[i];
-        if (!s || s->model != sessions[0]->model)
-            return mf__fail(err, MF_E_INVALID, "session %d is %s", i, s ? "of another model" : "NULL");
-        for (int k = 0; k < i; k++)
-            if (sessions[k] == s) return mf__fail(err, MF_E_INVALID, "sessions %d and %d are the same", k, i);
-        MF__TRY(mf__check_tokens(s, tokens + i, 1, err));
-        MF__TRY(check_place(s, 1, s->length, err));
-    }
-    if (logits_len != (size_t)n * (size_t)sessions[0]->model->info.n_vocab)
-        return mf__fail(err, MF_E_INVALID, "logits has room for %zu values, %d rows of %d are needed", logits_len, n,
-                        sessions[0]->model->info.n_vocab);
-    return MF_OK;
-}
-
-static mf_status eval_batch(mf_session *const *sessions, const int32_t *tokens, int n, float *logits, mf_error *err) {
-    int32_t ones[MF_MAX_BATCH];
-    int64_t pos[MF_MAX_BATCH];
-    MF__TRY(mf__workspace_reserve(sessions[0]->model, n, err));
-    for (int i = 0; i < n; i++) {
-        MF__TRY(mf__session_make_room(sessions[i], sessions[i]->length + 1, err));
-        ones[i] = 1;
-        pos[i] = sessions[i]->length;
-    }
-    mf__pass pass = {
-        .sessions = sessions, .n_tokens = ones, .pos = pos, .n = n, .n_rows = n, .n_logits = n, .fresh = true};
-    MF__TRY(mf__forward(&pass, tokens, logits, err));
-    for (int i = 0; i < n; i++) mf__session_commit(sessions[i], &tokens[i], 1);
-    return MF_OK;
-}
-
 mf_status mf_eval_batch(mf_session *const *sessions, const int32_t *tokens, int n, float *logits, size_t logits_len,
                         mf_error *err) {
+    mf_part parts[MF_MAX_BATCH];
+    mf_error why[1] = {0};
     if (n == 0) return MF_OK;
     if (!sessions || !tokens || !logits || n < 0 || n > MF_MAX_BATCH || !sessions[0])
         return mf__fail(err, MF_E_INVALID, "mf_eval_batch: NULL argument, or %d sessions (1 to %d)", n, MF_MAX_BATCH);
-    mf_model *m = sessions[0]->model;
-    pthread_mutex_lock(&m->lock);
-    mf_status st = check_batch(sessions, tokens, n, logits_len, err);
-    if (st == MF_OK) st = eval_batch(sessions, tokens, n, logits, err);
-    pthread_mutex_unlock(&m->lock);
-    return st;
+    size_t vocab = (size_t)sessions[0]->model->info.n_vocab;
+    if (logits_len != (size_t)n * vocab)
+        return mf__fail(err, MF_E_INVALID, "logits has room for %zu values, %d rows of %zu are needed", logits_len, n,
+                        vocab);
+    for (int i = 0; i < n; i++)
+        parts[i] = (mf_part){.session = sessions[i],
+                             .tokens = &tokens[i],
+                             .n_tokens = 1,
+                             .logits = logits + (size_t)i * vocab,
+                             .n_logits = 1};
+    for (int i = 0; i < n; i++) { /* here a part that is not valid refuses all of them */
+        mf_status st = check_part(sessions[0]->model, parts, (size_t)i, why);
+        if (st != MF_OK) return mf__fail(err, st, "%s", why->text);
+    }
+    return mf_eval(sessions[0]->model, parts, (size_t)n, err);
 }
+
+/* ---- for diagnosis ----------------------------------------------------------------------------------------------- */
 
 static mf_status layer_forward(mf_session *s, int layer, const float *hidden, int32_t n_rows, float *out,
                                mf_error *err) {
     mf__backend *be = s->model->be;
-    void *port = s->model->ws.ports[MF_PORT_HIDDEN];
-    int64_t bytes = (int64_t)n_rows * s->model->info.n_hidden * (int64_t)sizeof(float), pos = s->length;
-    mf__pass pass = {
-        .sessions = &s, .n_tokens = &n_rows, .pos = &pos, .n = 1, .n_rows = n_rows, .n_logits = n_rows, .fresh = true};
+    int64_t bytes = (int64_t)n_rows * s->model->info.n_hidden * (int64_t)sizeof(float);
+    mf__pass_part part = {.session = s, .n_rows = n_rows, .pos = s->length, .n_logits = n_rows, .fresh = true};
     MF__TRY(mf__session_make_room(s, s->length + n_rows, err));
+    MF__TRY(mf__workspace_reserve(s->model, n_rows, err));
+    void *port = s->model->ws.ports[MF_PORT_HIDDEN];
     MF__TRY(be->upload(be, port, hidden, bytes, err));
-    MF__TRY(mf__forward_layer(&pass, layer, err));
+    MF__TRY(mf__forward_layer(&(mf__pass){.model = s->model, .parts = &part, .n = 1}, layer, err));
     return be->download(be, out, port, bytes, err);
 }
 
@@ -140,9 +297,9 @@ mf_status mf_layer_forward(mf_session *s, int layer, const float *hidden, int n_
         return mf__fail(err, MF_E_INVALID, "layer is %d, this model has 0 to %d", layer, s->model->info.n_layers - 1);
     if (n_rows < 1 || n_rows > s->opt.n_chunk)
         return mf__fail(err, MF_E_INVALID, "n_rows is %d, expected 1 to the chunk length %d", n_rows, s->opt.n_chunk);
-    MF__TRY(check_place(s, (size_t)n_rows, s->length, err));
-    pthread_mutex_lock(&s->model->lock);
+    MF__TRY(check_room(s, (size_t)n_rows, err));
+    mf__model_lock(s->model);
     mf_status st = layer_forward(s, layer, hidden, n_rows, out, err);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
     return st;
 }

@@ -14,8 +14,7 @@
 #define HEADROOM_LEAST ((int64_t)128 << 20)
 #define HEADROOM_SHARE 16
 
-/* ---- files ----------------------------------------------------------------------------------------------------------
- */
+/* ---- files ----------------------------------------------------------------------------------------------------- */
 
 /* DIR/layer_NN.bin or DIR/packed_experts/layer_NN.bin, in the arena; *out is NULL when there is neither. */
 static mf_status layer_path(mf_model *m, const char *dir, int layer, char **out, mf_error *err) {
@@ -59,8 +58,7 @@ static mf_status find_files(mf_model *m, const mf_model_options *opt, const char
     return MF_OK;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
 
 /* What experts may take: all that is allowed, less the trunk. Sessions borrow from it as they grow. */
 static mf_status expert_budget(const mf_model *m, const mf_model_options *opt, int64_t *out, mf_error *err) {

@@ -1,69 +1,111 @@
-/* The walk of one pass through the model: a chunk of a prompt, one token, or one token of each of several sequences.
+/* The walk of one pass through the model: chunks of prompts and single tokens of several sequences, side by side.
  *
  *   tokens -> embed -> per layer: mix -> ids -> store -> (shared, experts as they arrive) -> combine -> tail -> logits
- */
+ *
+ * Of the last layer nothing is kept but the state: rows whose logits nobody wants need only their K/V written there, so
+ * they run the KV-only graph. Which rows of a sequence those are depends on the sequence alone, never on its company. */
 #include <string.h>
 
 #include "engine/internal.h"
+#include "engine/run_list.h"
 
-/* One graph run. */
-typedef struct run {
-    const mf__graph *g;
-    const mf__tensor *weights;
-    int32_t n_rows;
-    int32_t first_row; /* of the pass: ports are bound from it on, all but those of the tail */
-    int32_t n_segs;    /* the first n_segs of the workspace; 0 for graphs without state */
-    const mf__bank *bank;
-} run;
+/* Consecutive rows of the pass. */
+typedef struct range {
+    int32_t first, n;
+} range;
 
-static mf_status submit(mf_model *m, const run *r, mf_error *err) {
-    mf__workspace *ws = &m->ws;
-    void *addr[MF_MAX_BUFS];
-    mf__fence fence;
-    mf__graph_place(r->g, r->n_rows, ws->scratch, addr);
-    for (int b = 0; b < r->g->n_bufs; b++) {
-        mf__port port = r->g->bufs[b].port;
-        if (port == MF_PORT_NONE) continue;
-        addr[b] = ws->ports[port];
-        if (port != MF_PORT_FINAL_NORM && port != MF_PORT_LOGITS)
-            addr[b] = (float *)addr[b] + (int64_t)r->first_row * ws->port_cols[port];
-    }
-    mf__binding binding = {.n_rows = r->n_rows,
-                           .bufs = addr,
-                           .weights = r->weights,
-                           .segs = ws->segs,
-                           .n_segs = r->n_segs,
-                           .apart = ws->apart,
-                           .bank = r->bank};
-    MF__TRY(m->be->submit(m->be, r->g, &binding, &fence, err));
-    return m->be->wait(m->be, fence, err);
+/* Rows in order; those of one kind that follow one another are one range. */
+typedef struct ranges {
+    range r[MF_MAX_BATCH];
+    int n;
+    int32_t n_rows; /* in all */
+} ranges;
+
+static void add_range(ranges *to, int32_t first, int32_t n) {
+    if (!n) return;
+    range *last = to->n ? &to->r[to->n - 1] : NULL;
+    if (last && last->first + last->n == first)
+        last->n += n;
+    else
+        to->r[to->n++] = (range){first, n};
+    to->n_rows += n;
 }
 
-static mf_status probe(const mf__pass *pass, const char *name, mf__port port, int layer, int32_t n_rows,
-                       mf_error *err) {
-    const mf_session *s = pass->sessions[0];
-    mf_model *m = s->model;
+static const mf__layer_kind *kind_of(const mf_model *m, int layer) {
+    return &m->bp.kinds[m->bp.kind_of[layer]];
+}
+
+/* ---- who is looking ---------------------------------------------------------------------------------------------- */
+
+static bool has_probe(const mf__pass *pass) {
+    for (int i = 0; i < pass->n; i++)
+        if (pass->parts[i].session->opt.probe.fn) return true;
+    return false;
+}
+
+/* n rows of a port, from the pass's row `row` on, which lies at `at` in the port; to the probe of its session. */
+static mf_status probe_rows(const mf__pass_part *p, const char *name, mf__port port, int layer, range at,
+                            mf_error *err) {
+    mf_model *m = p->session->model;
+    const mf_probe *probe = &p->session->opt.probe;
     float *rows = m->ws.probe_rows;
     int32_t cols = m->ws.port_cols[port];
-    if (!s->opt.probe.fn || !cols) return MF_OK;
-    MF__TRY(m->be->download(m->be, rows, m->ws.ports[port], (int64_t)n_rows * cols * 4, err));
-    for (int64_t i = 0; port == MF_PORT_ROUTE_IDS && i < (int64_t)n_rows * cols; i++) {
+    const float *from = (const float *)m->ws.ports[port] + (int64_t)at.first * cols;
+    if (!probe->fn || !cols || !at.n) return MF_OK;
+    MF__TRY(mf__run_list_submit(m, err));
+    MF__TRY(m->be->download(m->be, rows, from, (int64_t)at.n * cols * 4, err));
+    for (int64_t i = 0; port == MF_PORT_ROUTE_IDS && i < (int64_t)at.n * cols; i++) {
         int32_t id;
         memcpy(&id, &rows[i], sizeof id);
         rows[i] = (float)id;
     }
-    s->opt.probe.fn(s->opt.probe.user, name, layer, rows, n_rows, cols);
+    probe->fn(probe->user, name, layer, rows, at.n, cols);
     return MF_OK;
 }
 
+static mf_status probe(const mf__pass *pass, const char *name, mf__port port, int layer, mf_error *err) {
+    for (int i = 0; i < pass->n; i++) {
+        const mf__pass_part *p = &pass->parts[i];
+        MF__TRY(probe_rows(p, name, port, layer, (range){p->row0, p->n_rows}, err));
+    }
+    return MF_OK;
+}
+
+static mf_status probe_layer(const mf__pass *pass, int layer, mf_error *err) {
+    const mf__layer_kind *k = kind_of(pass->model, layer);
+    if (!has_probe(pass)) return MF_OK;
+    MF__TRY(probe(pass, "h_mid", MF_PORT_H_MID, layer, err));
+    MF__TRY(probe(pass, "h_post", MF_PORT_H_POST, layer, err));
+    if (k->experts) MF__TRY(probe(pass, "route_ids", MF_PORT_ROUTE_IDS, layer, err));
+    if (k->shared) MF__TRY(probe(pass, "shared", MF_PORT_SHARED, layer, err));
+    return probe(pass, "hidden", MF_PORT_HIDDEN, layer, err);
+}
+
+/* ---- cancelling -------------------------------------------------------------------------------------------------- */
+
+/* True once nobody wants the pass any more; asked between layers and while experts are waited for. */
+static bool all_cancelled(void *user) {
+    mf__pass *pass = user;
+    int n = 0;
+    for (int i = 0; i < pass->n; i++) {
+        mf__pass_part *p = &pass->parts[i];
+        const mf_session_options *opt = &p->session->opt;
+        if (!p->cancelled && opt->cancel) p->cancelled = opt->cancel(opt->cancel_user);
+        if (!p->cancelled && p->cancel) p->cancelled = p->cancel(p->cancel_user);
+        n += p->cancelled;
+    }
+    return n == pass->n;
+}
+
+/* ---- experts ----------------------------------------------------------------------------------------------------- */
+
 /* The distinct experts in ws->route_ids, in file order, and how many rows want each. */
 static int collect_wanted(mf_model *m, int32_t n_rows) {
-    const mf__config *c = &m->bp.config;
     mf__workspace *ws = &m->ws;
-    int n = 0;
-    memset(ws->n_wanting, 0, (size_t)c->moe.n_experts * sizeof *ws->n_wanting);
-    for (int64_t i = 0; i < (int64_t)n_rows * c->moe.top_k; i++) ws->n_wanting[ws->route_ids[i]]++;
-    for (int32_t e = 0; e < c->moe.n_experts; e++) {
+    int32_t n_experts = m->bp.config.moe.n_experts, top_k = m->bp.config.moe.top_k, n = 0;
+    memset(ws->n_wanting, 0, (size_t)n_experts * sizeof *ws->n_wanting);
+    for (int64_t i = 0; i < (int64_t)n_rows * top_k; i++) ws->n_wanting[ws->route_ids[i]]++;
+    for (int32_t e = 0; e < n_experts; e++) {
         if (!ws->n_wanting[e]) continue;
         ws->wanted[n] = e;
         ws->counts[n++] = ws->n_wanting[e];
@@ -71,156 +113,243 @@ static int collect_wanted(mf_model *m, int32_t n_rows) {
     return n;
 }
 
+/* Those that most rows want first; equal ones stay in order. */
+static void sort_by_count(mf__workspace *ws, int n) {
+    for (int i = 1; i < n; i++) {
+        int32_t id = ws->wanted[i], count = ws->counts[i];
+        int k = i;
+        for (; k > 0 && ws->counts[k - 1] < count; k--) {
+            ws->wanted[k] = ws->wanted[k - 1];
+            ws->counts[k] = ws->counts[k - 1];
+        }
+        ws->wanted[k] = id;
+        ws->counts[k] = count;
+    }
+}
+
 /* Tells the store which experts a layer that follows may want: its router, applied to the residual as it is now. Only
  * reads depend on it, never results. */
 static mf_status look_ahead(mf_model *m, int layer, int32_t n, mf_error *err) {
+    mf__workspace *ws = &m->ws;
     int64_t id_bytes = (int64_t)n * m->bp.config.moe.top_k * (int64_t)sizeof(int32_t);
     if (layer >= m->info.n_layers || !m->ahead[layer] || !mf__store_wants_hints(m->store, MF_PREDICT_ROUTER))
         return MF_OK;
-    run r = {.g = m->bp.kinds[m->bp.kind_of[layer]].ahead, .weights = m->ahead[layer], .n_rows = n};
-    MF__TRY(submit(m, &r, err));
-    MF__TRY(m->be->download(m->be, m->ws.route_ids, m->ws.ports[MF_PORT_AHEAD_IDS], id_bytes, err));
-    mf__store_hint(m->store, MF_PREDICT_ROUTER, layer, m->ws.wanted, collect_wanted(m, n));
+    mf__graph_run r = {.g = kind_of(m, layer)->ahead, .weights = m->ahead[layer], .n_rows = n};
+    MF__TRY(mf__run_list_push(m, &r, err));
+    MF__TRY(mf__run_list_submit(m, err));
+    MF__TRY(m->be->download(m->be, ws->route_ids, ws->ports[MF_PORT_AHEAD_IDS], id_bytes, err));
+    int n_wanted = collect_wanted(m, n);
+    sort_by_count(ws, n_wanted);
+    mf__store_hint(m->store, MF_PREDICT_ROUTER, layer, ws->wanted, n_wanted);
+    return MF_OK;
+}
+
+/* One graph of the layer's feed-forward part, over all rows that go through. */
+static mf_status push_rows(const mf__pass *pass, int layer, mf__layer_graph which, const mf__graph *g,
+                           const ranges *rows, const mf__bank *bank, mf_error *err) {
+    mf_model *m = pass->model;
+    for (int i = 0; g && i < rows->n; i++) {
+        mf__graph_run r = {.g = g,
+                           .weights = m->layers[layer][which],
+                           .first_row = rows->r[i].first,
+                           .n_rows = rows->r[i].n,
+                           .bank = bank,
+                           .apart = pass->n == pass->n_rows};
+        MF__TRY(mf__run_list_push(m, &r, err));
+    }
     return MF_OK;
 }
 
 /* Runs the experts graph on whatever the store hands out, until all have had their turn. */
-static mf_status run_experts(mf_model *m, run r, mf_error *err) {
+static mf_status run_experts(const mf__pass *pass, int layer, const ranges *rows, mf_error *err) {
+    mf_model *m = pass->model;
     mf__workspace *ws = &m->ws;
     mf__bank bank = {.layout = &m->layout, .n_experts = m->bp.config.moe.n_experts, .blobs = ws->bank};
-    r.bank = &bank;
     for (;;) {
         int n = 0;
         MF__TRY(mf__turn_next(m->turn, ws->ready, ws->ready_blobs, &n, err));
         if (!n) return MF_OK;
         memset(ws->bank, 0, (size_t)bank.n_experts * sizeof *ws->bank);
         for (int i = 0; i < n; i++) ws->bank[ws->ready[i]] = ws->ready_blobs[i];
-        mf_status st = submit(m, &r, err);
+        mf_status st = push_rows(pass, layer, MF_GRAPH_EXPERTS, kind_of(m, layer)->experts, rows, &bank, err);
+        if (st == MF_OK) st = mf__run_list_wait(m, err); /* their memory may be reused after done */
         mf__turn_done(m->turn, ws->ready, n);
         MF__TRY(st);
     }
 }
 
-/* The experts of n rows from `first` on. */
-static mf_status run_moe(mf_model *m, int layer, int32_t first, int32_t n, mf_error *err) {
-    const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[layer]];
-    mf__weight_set *w = m->layers[layer];
-    int64_t row_bytes = m->bp.config.moe.top_k * (int64_t)sizeof(int32_t);
-    const char *ids = (const char *)m->ws.ports[MF_PORT_ROUTE_IDS] + first * row_bytes;
-    MF__TRY(m->be->download(m->be, m->ws.route_ids, ids, n * row_bytes, err));
-    if (m->routes.fn) m->routes.fn(m->routes.user, layer, m->ws.route_ids, n, m->bp.config.moe.top_k);
-    int n_wanted = collect_wanted(m, n);
-    MF__TRY(mf__turn_begin(m->turn, layer, m->ws.wanted, m->ws.counts, n_wanted, n, err)); /* reads start here ... */
-    mf_status st =
-        k->shared ? submit(m, &(run){.g = k->shared, .weights = w[1], .n_rows = n, .first_row = first}, err) : MF_OK;
-    if (st == MF_OK) st = run_experts(m, (run){.g = k->experts, .weights = w[2], .n_rows = n, .first_row = first}, err);
-    mf__turn_end(m->turn);
-    MF__TRY(st);
-    MF__TRY(submit(m, &(run){.g = k->combine, .weights = w[3], .n_rows = n, .first_row = first}, err));
-    return look_ahead(m, layer + 1, n, err);
+/* Where the rows of the pass want to go, on the host. */
+static mf_status fetch_routes(const mf__pass *pass, int layer, const ranges *rows, mf_error *err) {
+    mf_model *m = pass->model;
+    int32_t top_k = m->bp.config.moe.top_k, *to = m->ws.route_ids;
+    const int32_t *ids = m->ws.ports[MF_PORT_ROUTE_IDS];
+    MF__TRY(mf__run_list_submit(m, err));
+    for (int i = 0; i < rows->n; i++) {
+        int64_t n = (int64_t)rows->r[i].n * top_k;
+        MF__TRY(m->be->download(m->be, to, ids + (int64_t)rows->r[i].first * top_k, n * (int64_t)sizeof *to, err));
+        to += n;
+    }
+    if (m->routes.fn) m->routes.fn(m->routes.user, layer, m->ws.route_ids, rows->n_rows, top_k);
+    return MF_OK;
 }
 
-/* The rows of the pass as segments, with the states of one layer. */
-static void bind_segments(const mf__pass *pass, int layer) {
-    mf__workspace *ws = &pass->sessions[0]->model->ws;
-    int32_t row = 0;
-    ws->apart = pass->n == pass->n_rows;
+static mf_status run_moe(const mf__pass *pass, int layer, const ranges *rows, mf_error *err) {
+    mf_model *m = pass->model;
+    const mf__layer_kind *k = kind_of(m, layer);
+    MF__TRY(fetch_routes(pass, layer, rows, err));
+    int n_wanted = collect_wanted(m, rows->n_rows);
+    MF__TRY(mf__turn_begin(m->turn, layer, m->ws.wanted, m->ws.counts, n_wanted, rows->n_rows, err));
+    mf_status st = push_rows(pass, layer, MF_GRAPH_SHARED, k->shared, rows, NULL, err); /* while experts are read */
+    if (st == MF_OK) st = mf__run_list_submit(m, err);
+    if (st == MF_OK) st = run_experts(pass, layer, rows, err);
+    mf__turn_end(m->turn);
+    MF__TRY(st);
+    MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, k->combine, rows, NULL, err));
+    return look_ahead(m, layer + 1, rows->n_rows, err);
+}
+
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+/* The rows that go through the whole layer, and those of which only the state is wanted. */
+static void split_rows(const mf__pass *pass, int layer, ranges *through, ranges *state_only) {
+    const mf_model *m = pass->model;
+    bool all = layer + 1 < m->info.n_layers || m->routes.fn || has_probe(pass);
+    through->n = through->n_rows = state_only->n = state_only->n_rows = 0;
     for (int i = 0; i < pass->n; i++) {
-        mf__session_bind_state(pass->sessions[i], layer, pass->fresh, &ws->states[i]);
-        ws->segs[i] =
-            (mf__segment){.row0 = row, .n_rows = pass->n_tokens[i], .pos = pass->pos[i], .state = &ws->states[i]};
-        row += pass->n_tokens[i];
+        const mf__pass_part *p = &pass->parts[i];
+        int32_t unwanted = all ? 0 : p->n_rows - p->n_logits;
+        add_range(state_only, p->row0, unwanted);
+        add_range(through, p->row0 + unwanted, p->n_rows - unwanted);
     }
 }
 
-/* Of the last layer nothing is kept but the state: only rows whose logits are wanted go through it, unless somebody is
- * looking. */
-static int32_t rows_through(const mf__pass *pass, int layer) {
-    const mf_session *s = pass->sessions[0];
-    const mf_model *m = s->model;
-    return layer + 1 < m->info.n_layers || s->opt.probe.fn || m->routes.fn ? pass->n_rows : pass->n_logits;
-}
-
-/* The first half of a layer. Rows before `first` end in it: where keys and values are all that they leave behind, they
- * go no further. */
-static mf_status run_mix(const mf__pass *pass, int layer, int32_t first, mf_error *err) {
-    mf_model *m = pass->sessions[0]->model;
-    const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[layer]];
-    mf__segment *seg = &m->ws.segs[0];
-    run r = {.g = k->mix, .weights = m->layers[layer][0], .n_rows = pass->n_rows, .n_segs = pass->n};
-    bind_segments(pass, layer);
-    if (!first || !k->cache || pass->n > 1) return submit(m, &r, err);
-    r.g = k->cache;
-    r.n_rows = seg->n_rows = first;
-    MF__TRY(submit(m, &r, err));
-    if (first == pass->n_rows) return MF_OK;
-    r.g = k->mix;
-    r.first_row = first;
-    r.n_rows = seg->n_rows = pass->n_rows - first;
-    seg->pos += first;
-    return submit(m, &r, err);
-}
-
-mf_status mf__forward_layer(const mf__pass *pass, int layer, mf_error *err) {
-    mf_model *m = pass->sessions[0]->model;
-    const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[layer]];
-    mf__weight_set *w = m->layers[layer];
-    int32_t n = pass->n_rows, through = rows_through(pass, layer), first = n - through;
-    MF__TRY(run_mix(pass, layer, first, err));
-    if (!through) return MF_OK;
-    if (k->experts)
-        MF__TRY(run_moe(m, layer, first, through, err));
-    else
-        MF__TRY(submit(m, &(run){.g = k->combine, .weights = w[3], .n_rows = through, .first_row = first}, err));
-    MF__TRY(probe(pass, "h_mid", MF_PORT_H_MID, layer, n, err));
-    MF__TRY(probe(pass, "h_post", MF_PORT_H_POST, layer, n, err));
-    if (k->experts) MF__TRY(probe(pass, "route_ids", MF_PORT_ROUTE_IDS, layer, n, err));
-    if (k->shared) MF__TRY(probe(pass, "shared", MF_PORT_SHARED, layer, n, err));
-    return probe(pass, "hidden", MF_PORT_HIDDEN, layer, n, err);
-}
-
-/* Final norm and head for the rows that are asked for, a few at a time: a row of logits is large. */
-static mf_status run_tail(const mf__pass *pass, float *logits, mf_error *err) {
-    mf_model *m = pass->sessions[0]->model;
-    int32_t n_logits = pass->n_logits;
-    int64_t vocab = m->info.n_vocab;
-    for (int32_t done = 0; done < n_logits;) {
-        int32_t rows = n_logits - done < MF_TAIL_ROWS ? n_logits - done : MF_TAIL_ROWS;
-        run r = {.g = m->bp.tail, .weights = m->tail, .n_rows = rows, .first_row = pass->n_rows - n_logits + done};
-        MF__TRY(submit(m, &r, err));
-        MF__TRY(probe(pass, "final_norm", MF_PORT_FINAL_NORM, -1, rows, err));
-        MF__TRY(m->be->download(m->be, logits + done * vocab, m->ws.ports[MF_PORT_LOGITS],
-                                rows * vocab * (int64_t)sizeof(float), err));
-        done += rows;
+static mf_status push_mix(const mf__pass *pass, int layer, const mf__graph *g, const ranges *rows, mf_error *err) {
+    mf_model *m = pass->model;
+    for (int i = 0; i < rows->n; i++) {
+        mf__graph_run r = {.g = g, .weights = m->layers[layer][MF_GRAPH_MIX], .apart = pass->n == pass->n_rows};
+        MF__TRY(mf__run_list_segments(pass, layer, rows->r[i].first, rows->r[i].n, &r, err));
+        MF__TRY(mf__run_list_push(m, &r, err));
     }
     return MF_OK;
 }
 
-static mf_status forward(const mf__pass *pass, const int32_t *tokens, float *logits, mf_error *err) {
-    const mf_session *s = pass->sessions[0];
-    mf_model *m = s->model;
-    int32_t n = pass->n_rows;
-    MF__TRY(m->be->upload(m->be, m->ws.ports[MF_PORT_TOKENS], tokens, n * (int64_t)sizeof *tokens, err));
-    MF__TRY(submit(m, &(run){.g = m->bp.embed, .weights = m->embed, .n_rows = n}, err));
-    MF__TRY(probe(pass, "embed", MF_PORT_HIDDEN, -1, n, err));
-    for (int l = 0; l < m->info.n_layers; l++) {
-        if (s->opt.cancel && s->opt.cancel(s->opt.cancel_user))
-            return mf__fail(err, MF_E_CANCELLED, "stopped by the caller before layer %d", l);
-        MF__TRY(mf__forward_layer(pass, l, err));
+/* The first half of a layer. A recurrent state is made by the whole of it. */
+static mf_status run_mix(const mf__pass *pass, int layer, const ranges *through, const ranges *state_only,
+                         mf_error *err) {
+    const mf__layer_kind *k = kind_of(pass->model, layer);
+    if (!k->cache) {
+        ranges all = {.r = {{0, pass->n_rows}}, .n = 1, .n_rows = pass->n_rows};
+        return push_mix(pass, layer, k->mix, &all, err);
     }
-    return run_tail(pass, logits, err);
+    MF__TRY(push_mix(pass, layer, k->cache, state_only, err));
+    return push_mix(pass, layer, k->mix, through, err);
 }
 
-mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, mf_error *err) {
-    const mf_session *s = pass->sessions[0];
+static mf_status run_layer(const mf__pass *pass, int layer, const ranges *through, const ranges *state_only,
+                           mf_error *err) {
+    mf_model *m = pass->model;
+    const mf__layer_kind *k = kind_of(m, layer);
+    MF__TRY(run_mix(pass, layer, through, state_only, err));
+    if (through->n && k->experts) MF__TRY(run_moe(pass, layer, through, err));
+    if (through->n && !k->experts)
+        MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, k->combine, through, NULL, err));
+    MF__TRY(probe_layer(pass, layer, err));
+    return mf__run_list_submit(m, err);
+}
+
+/* ---- the pass ---------------------------------------------------------------------------------------------------- */
+
+/* The logits of n rows of the pass, which lie in the port from its beginning on, to whoever wants them. */
+static mf_status deliver_logits(const mf__pass *pass, range at, mf_error *err) {
+    mf_model *m = pass->model;
+    int64_t vocab = m->info.n_vocab;
+    const float *from = m->ws.ports[MF_PORT_LOGITS];
+    for (int i = 0; i < pass->n; i++) {
+        const mf__pass_part *p = &pass->parts[i];
+        int32_t first = p->row0 + p->n_rows - p->n_logits, end = p->row0 + p->n_rows;
+        int32_t a = at.first > first ? at.first : first, b = at.first + at.n < end ? at.first + at.n : end;
+        if (a >= b) continue;
+        MF__TRY(probe_rows(p, "final_norm", MF_PORT_FINAL_NORM, -1, (range){a - at.first, b - a}, err));
+        MF__TRY(m->be->download(m->be, p->logits + (a - first) * vocab, from + (a - at.first) * vocab,
+                                (b - a) * vocab * (int64_t)sizeof(float), err));
+    }
+    return MF_OK;
+}
+
+/* Final norm and head for the rows that are asked for, a few at a time: a row of logits is large. */
+static mf_status run_tail(const mf__pass *pass, mf_error *err) {
+    mf_model *m = pass->model;
+    ranges wanted = {.n = 0};
+    for (int i = 0; i < pass->n; i++) {
+        const mf__pass_part *p = &pass->parts[i];
+        add_range(&wanted, p->row0 + p->n_rows - p->n_logits, p->n_logits);
+    }
+    for (int i = 0; i < wanted.n; i++)
+        for (int32_t done = 0; done < wanted.r[i].n;) {
+            int32_t left = wanted.r[i].n - done, n = left < MF_TAIL_ROWS ? left : MF_TAIL_ROWS;
+            mf__graph_run r = {.g = m->bp.tail,
+                               .weights = m->tail,
+                               .n_rows = n,
+                               .first_row = wanted.r[i].first + done,
+                               .apart = pass->n == pass->n_rows};
+            MF__TRY(mf__run_list_push(m, &r, err));
+            MF__TRY(mf__run_list_submit(m, err));
+            MF__TRY(deliver_logits(pass, (range){r.first_row, n}, err));
+            done += n;
+        }
+    return MF_OK;
+}
+
+/* Rows in order; what the parts' page tables say reaches the backend. */
+static mf_status begin_pass(mf__pass *pass, mf_error *err) {
+    pass->n_rows = 0;
+    for (int i = 0; i < pass->n; i++) {
+        pass->parts[i].row0 = pass->n_rows;
+        pass->n_rows += pass->parts[i].n_rows;
+        MF__TRY(mf__session_sync_pages(pass->parts[i].session, err));
+    }
+    return MF_OK;
+}
+
+static mf_status forward(mf__pass *pass, mf_error *err) {
+    mf_model *m = pass->model;
+    int32_t *port = m->ws.ports[MF_PORT_TOKENS];
+    MF__TRY(begin_pass(pass, err));
+    for (int i = 0; i < pass->n; i++) {
+        const mf__pass_part *p = &pass->parts[i];
+        MF__TRY(m->be->upload(m->be, port + p->row0, p->tokens, p->n_rows * (int64_t)sizeof *port, err));
+    }
+    MF__TRY(mf__run_list_push(m, &(mf__graph_run){.g = m->bp.embed, .weights = m->embed, .n_rows = pass->n_rows}, err));
+    MF__TRY(probe(pass, "embed", MF_PORT_HIDDEN, -1, err));
+    for (int l = 0; l < m->info.n_layers; l++) {
+        ranges through, state_only;
+        if (all_cancelled(pass)) return mf__fail(err, MF_E_CANCELLED, "stopped by the caller before layer %d", l);
+        split_rows(pass, l, &through, &state_only);
+        MF__TRY(run_layer(pass, l, &through, &state_only, err));
+    }
+    MF__TRY(run_tail(pass, err));
+    return mf__run_list_wait(m, err); /* a failure on the way comes out here */
+}
+
+mf_status mf__forward(mf__pass *pass, mf_error *err) {
+    mf_model *m = pass->model;
     mf_stats before;
-    mf__turn_stats_get(s->model->turn, &before);
-    mf__turn_cancel_set(s->model->turn, s->opt.cancel, s->opt.cancel_user);
-    mf_status st = forward(pass, tokens, logits, err);
-    const char *cut = mf__catalog_cut(s->model->native.catalog);
+    mf__turn_stats_get(m->turn, &before);
+    mf__turn_cancel_set(m->turn, all_cancelled, pass);
+    mf_status st = forward(pass, err);
+    if (st != MF_OK) mf__run_list_drop(m);
+    const char *cut = mf__catalog_cut(m->native.catalog);
     if (st == MF_OK && cut)
         st = mf__fail(err, MF_E_IO, "%s was cut while it was in use; convert the model again, then open it again", cut);
-    mf__turn_cancel_set(s->model->turn, NULL, NULL);
+    mf__turn_cancel_set(m->turn, NULL, NULL);
     mf__stats_pass(pass, &before);
+    return st;
+}
+
+mf_status mf__forward_layer(mf__pass *pass, int layer, mf_error *err) {
+    MF__TRY(begin_pass(pass, err));
+    ranges all = {.r = {{0, pass->n_rows}}, .n = 1, .n_rows = pass->n_rows}, none = {.n = 0};
+    mf_status st = run_layer(pass, layer, &all, &none, err);
+    if (st != MF_OK) mf__run_list_drop(pass->model);
     return st;
 }

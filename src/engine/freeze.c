@@ -24,7 +24,7 @@ static mf_status copy_recurrent(mf_session *s, mf__frozen *f, mf_error *err) {
     if (!bytes || !s->length) return MF_OK;
     MF__TRY(mf__model_alloc(m, bytes, &mem, err));
     f->recurrent = mem;
-    return mf__backend_copy(m->be, f->recurrent, s->recurrent[s->now], bytes, err);
+    return m->be->copy(m->be, f->recurrent, s->recurrent[s->now], bytes, err);
 }
 
 mf_status mf__freeze(mf_session *s, mf__frozen **out, mf_error *err) {
@@ -64,7 +64,7 @@ mf_status mf__thaw(mf_session *s, const mf__frozen *f, int64_t n, mf_error *err)
         return mf__fail(err, MF_E_INTERNAL, "a recurrent state of %lld tokens cannot be cut to %lld",
                         (long long)f->length, (long long)n);
     if (f->recurrent)
-        MF__TRY(mf__backend_copy(m->be, s->recurrent[!s->now], f->recurrent,
+        MF__TRY(m->be->copy(m->be, s->recurrent[!s->now], f->recurrent,
                                  m->recurrent_floats * (int64_t)sizeof(float), err));
     for (int32_t i = 0; i < n_pages; i++) f->pages[i]->refs++;
     for (int32_t i = 0; i < s->n_pages; i++) mf__page_release(m, s->pages[i]);

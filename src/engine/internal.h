@@ -15,14 +15,45 @@
 /* The tensors of one graph in one layer, in the order of graph->weights. */
 typedef mf__tensor *mf__weight_set;
 
-/* Rows of a KV block: what a page holds of one layer. */
+/* Positions of a KV page. */
 #define MF_KV_BLOCK 256
 /* Rows of logits computed at a time. */
-#define MF_TAIL_ROWS 8
+#define MF_TAIL_ROWS 16
 /* Sessions evaluated in one pass. */
 #define MF_MAX_BATCH 64
 
-/* Where evaluation happens: one per model, used under its lock, as large as the largest chunk of its sessions. */
+/* The model's lock: first come, first served, so that whoever evaluates a long prompt chunk by chunk lets the others in
+ * between. */
+typedef struct mf__ticket_lock {
+    pthread_mutex_t mutex;
+    pthread_cond_t turn;
+    uint64_t next, serving;
+    bool made;
+} mf__ticket_lock;
+
+/* KV pages by number. A page is one piece of backend memory with a block for every layer that keeps KV. */
+typedef struct mf__kv_pool {
+    int64_t page_bytes;
+    int64_t *layer_off; /* [n_layers] bytes into a page; -1: the layer keeps none */
+    int32_t capacity;   /* numbers that there are */
+    int32_t n_free;
+    int32_t *free_numbers; /* [capacity], the first n_free are valid */
+    char **mem;            /* [capacity] on the host ... */
+    char **table;          /* ... and in the backend's memory, as runs read it */
+} mf__kv_pool;
+
+/* Runs that were not submitted yet, with all that they point to. */
+typedef struct mf__run_list {
+    mf__run *runs; /* [max_runs] */
+    void **bufs;   /* [max_runs][MF_MAX_BUFS] */
+    int n_runs, max_runs;
+    mf__segment *segs; /* [max_segs] */
+    mf__layer_state *states;
+    int n_segs, max_segs;
+    mf__fence fence; /* of what was submitted last */
+} mf__run_list;
+
+/* Where evaluation happens: one per model, used under its lock, as large as the largest pass. */
 typedef struct mf__workspace {
     int32_t n_rows; /* capacity; 0: not made yet */
     void *ports[MF_PORT_COUNT];
@@ -31,18 +62,15 @@ typedef struct mf__workspace {
     int64_t reserved;  /* bytes of the backend's own scratch */
     void *scratch;     /* coloured buffers of whichever graph runs */
     float *probe_rows; /* host copy for probes */
+    mf__run_list list;
     /* host side of an expert turn */
     int32_t *route_ids; /* [n_rows][top_k] */
     int32_t *n_wanting; /* [n_experts] rows that want each expert */
-    int32_t *wanted;    /* [n_experts] distinct ids of this chunk */
+    int32_t *wanted;    /* [n_experts] distinct ids of this pass */
     int32_t *counts;    /* [n_experts] rows that want wanted[i] */
     int32_t *ready;     /* [n_experts] */
     const void **ready_blobs;
     const void **bank; /* [n_experts] */
-    bool apart;        /* the pass has one row of each sequence */
-    /* one per sequence in the pass */
-    mf__segment segs[MF_MAX_BATCH];
-    mf__layer_state states[MF_MAX_BATCH];
 } mf__workspace;
 
 struct mf_model {
@@ -56,6 +84,7 @@ struct mf_model {
     mf__expert_layout layout;
     mf__pool *pool;
     mf__backend *be;
+    const mf__backend_kind *be_kind;
     mf__store_config store_config; /* as the store was opened; its files live in the arena */
     mf__store *store;
     mf__turn *turn; /* the one whose turn it is; under lock */
@@ -68,9 +97,15 @@ struct mf_model {
     struct mf__cache *cache;          /* NULL: none */
     struct mf__snapshot_shape *shape; /* what snapshots of this model must fit; made when first needed, under lock */
     struct mf__profile *profile;      /* who watches the backend adds to it; NULL: nobody */
-    pthread_mutex_t lock;             /* held while anything evaluates, and while pages change hands */
-    bool lock_made;
+    mf__ticket_lock lock;             /* held during a pass, and while pages change hands; never over file I/O */
+    mf__kv_pool kv;
 };
+
+/* engine/lock.c */
+mf_status mf__model_lock_init(mf_model *m, mf_error *err);
+void mf__model_lock_deinit(mf_model *m);
+void mf__model_lock(mf_model *m);
+void mf__model_unlock(mf_model *m);
 
 /* engine/experts.c */
 mf_status mf__model_open_store(mf_model *m, const mf_model_options *opt, mf_error *err);
@@ -92,8 +127,8 @@ mf_status mf__model_bind(mf_model *m, mf_error *err);
 
 typedef struct mf__page {
     int refs;
-    bool mark;   /* scratch of whoever counts pages */
-    void *mem[]; /* [n_layers]: MF_KV_BLOCK rows of K, then of V (quant/kv.h); NULL where a layer keeps no KV */
+    int32_t number; /* in the pool */
+    bool mark;      /* scratch of whoever counts pages */
 } mf__page;
 
 /* A state that nobody changes: what checkpoints, forks and the prompt cache hold. */
@@ -112,8 +147,11 @@ struct mf_session {
     int64_t length;  /* tokens held */
     int32_t *tokens; /* [n_ctx], the first `length` are valid */
     int32_t n_pages;
-    mf__page **pages; /* [capacity for n_ctx] */
-    void ***blocks;   /* [n_layers][capacity]: the pages' memory, as backends want it */
+    mf__page **pages;   /* [capacity for n_ctx] */
+    int32_t *numbers;   /* [capacity] of the pages, on the host ... */
+    int32_t *page_table; /* ... and in the backend's memory, all but [stale_from, stale_to) */
+    int64_t page_table_bytes;
+    int32_t stale_from, stale_to;
     float *recurrent[2];
     int now;                  /* which half is current */
     mf__frozen **checkpoints; /* in order of saving */
@@ -121,16 +159,21 @@ struct mf_session {
     mf_stats stats;
 };
 
-/* engine/memory.c */
-int64_t mf__page_bytes(const mf_model *m, int layer); /* of one block of that layer; 0: none */
-void mf__page_release(mf_model *m, mf__page *page);   /* under lock */
+/* engine/kv_pool.c; under lock */
+mf_status mf__kv_pool_init(mf_model *m, mf_error *err);
+void mf__kv_pool_deinit(mf_model *m);
+char *mf__page_block(const mf_model *m, const mf__page *page, int layer); /* the layer's K rows, in backend memory */
 mf_status mf__page_create(mf_model *m, mf__page **out, mf_error *err);
 mf_status mf__page_copy(mf_model *m, const mf__page *from, mf__page **out, mf_error *err);
-mf_status mf__backend_copy(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err);
+void mf__page_release(mf_model *m, mf__page *page); /* one reference less */
+mf__kv mf__kv_bind(const mf_model *m, const int32_t *page_table, int layer);
+
+/* engine/memory.c */
 /* Room for positions up to n_tokens, with the pages from `length` on owned by this session alone; zeroed recurrent
  * state when the sequence is empty. Under lock. */
 mf_status mf__session_make_room(mf_session *s, int64_t n_tokens, mf_error *err);
-void mf__session_set_page(mf_session *s, int32_t i, mf__page *page); /* keeps blocks in step; does not count */
+void mf__session_set_page(mf_session *s, int32_t i, mf__page *page); /* does not count */
+mf_status mf__session_sync_pages(mf_session *s, mf_error *err);      /* the page table, as runs are to see it */
 /* fresh: reads the current half of the recurrent state; else goes on in the other. Always writes the other. */
 void mf__session_bind_state(mf_session *s, int layer, bool fresh, mf__layer_state *out);
 void mf__session_commit(mf_session *s, const int32_t *tokens, int64_t n);
@@ -147,26 +190,41 @@ void mf__checkpoints_drop_all(mf_session *s); /* under lock */
 mf_status mf__workspace_reserve(mf_model *m, int32_t n_rows, mf_error *err); /* under lock */
 void mf__workspace_free(mf_model *m);
 
-/* engine/forward.c: one pass over the rows of one or several sequences. */
+/* ---- evaluation ---- */
+
+/* What one session has in a pass. */
+typedef struct mf__pass_part {
+    mf_session *session;
+    const int32_t *tokens; /* [n_rows] */
+    int32_t n_rows;
+    int64_t pos;      /* of the first row */
+    float *logits;    /* [n_logits][n_vocab] */
+    int32_t n_logits; /* of the last rows */
+    bool fresh;       /* begins at the committed state; else goes on from the pass before */
+    bool (*cancel)(void *user);
+    void *cancel_user;
+    bool cancelled; /* out */
+    int32_t row0;   /* set by the pass */
+} mf__pass_part;
+
+/* Rows of several sequences, evaluated together. */
 typedef struct mf__pass {
-    mf_session *const *sessions; /* [n]; the first one's probe and cancel are asked */
-    const int32_t *n_tokens;     /* [n] rows of each */
-    const int64_t *pos;          /* [n] position of each first row */
+    mf_model *model;
+    mf__pass_part *parts; /* [n] */
     int n;
-    int32_t n_rows;   /* in all */
-    int32_t n_logits; /* rows at the end whose logits are wanted */
-    bool fresh;
+    int32_t n_rows; /* in all */
 } mf__pass;
 
 /* engine/stats.c: what the turns of a pass took, into every session of it. */
 void mf__stats_pass(const mf__pass *pass, const mf_stats *before);
 
-mf_status mf__forward(const mf__pass *pass, const int32_t *tokens, float *logits, mf_error *err);
-mf_status mf__forward_layer(const mf__pass *pass, int layer, mf_error *err);
+/* engine/forward.c; under lock. A part that is cancelled is computed to the end with the others, and marked; the pass
+ * fails with MF_E_CANCELLED once all of them are. */
+mf_status mf__forward(mf__pass *pass, mf_error *err);
+/* One layer over the rows that are in the HIDDEN port; all of them go through. */
+mf_status mf__forward_layer(mf__pass *pass, int layer, mf_error *err);
 
-/* engine/eval.c. walk: evaluates without committing; logits: of the last n_logits tokens. Under lock. */
+/* engine/eval.c */
 mf_status mf__check_tokens(const mf_session *s, const int32_t *tokens, size_t n, mf_error *err);
-mf_status mf__session_walk(mf_session *s, const int32_t *tokens, size_t n, float *logits, size_t n_logits,
-                           mf_error *err);
 
 #endif

@@ -62,28 +62,46 @@ static const mf__op *missing_op(const mf__backend *be, const mf__blueprint *bp) 
     return NULL;
 }
 
-static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error *err) {
-    const char *name = opt->backend ? opt->backend : "auto";
-    bool any = !strcmp(name, "auto");
-    if (!any && strcmp(name, "cpu") && strcmp(name, "ref"))
-        return mf__fail(err, MF_E_INVALID, "backend \"%s\" is not known; known are auto, cpu and ref", name);
-    if (!strcmp(name, "ref")) return mf__backend_ref_create(m->pool, &m->be, err);
-    MF__TRY(mf__backend_cpu_create(m->pool, &(mf__cpu_options){.exact = opt->exact}, &m->be, err));
+/* Makes a backend of this kind; MF_E_UNSUPPORTED where it cannot run the model. */
+static mf_status try_backend(mf_model *m, const mf__backend_kind *kind, const mf_model_options *opt, mf_error *err) {
+    char why[256] = "";
+    if (!kind->available(why, sizeof why))
+        return mf__fail(err, MF_E_UNSUPPORTED, "backend %s cannot be used here: %s", kind->name, why);
+    mf__backend_config config = {.pool = m->pool, .exact = opt->exact, .log = m->log};
+    MF__TRY(kind->create(&config, &m->be, err));
+    m->be_kind = kind;
     const mf__op *missing = missing_op(m->be, &m->bp);
     if (!missing) return MF_OK;
-    if (!any)
-        return mf__fail(err, MF_E_UNSUPPORTED, "backend cpu cannot do %s (%s), which this model needs; use ref",
-                        mf__op_name(missing->kind), missing->label);
-    mf__log(&m->log, MF_LOG_WARN, "backend cpu cannot do %s (%s), which this model needs: using ref, which is slow",
-            mf__op_name(missing->kind), missing->label);
     m->be->free(m->be);
     m->be = NULL;
-    return mf__backend_ref_create(m->pool, &m->be, err);
+    return mf__fail(err, MF_E_UNSUPPORTED, "backend %s cannot do %s (%s), which this model needs; use ref", kind->name,
+                    mf__op_name(missing->kind), missing->label);
+}
+
+static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error *err) {
+    const char *name = opt->backend ? opt->backend : "auto";
+    if (strcmp(name, "auto")) {
+        char names[MF_BACKEND_NAMES];
+        const mf__backend_kind *kind = mf__backend_find(name);
+        mf__backend_names(names);
+        if (!kind) return mf__fail(err, MF_E_INVALID, "backend \"%s\" is not known; known are %s", name, names);
+        return try_backend(m, kind, opt, err);
+    }
+    mf_status st = MF_E_UNSUPPORTED;
+    for (int i = 0; i < mf__backend_count(); i++) {
+        const mf__backend_kind *kind = mf__backend_at(i);
+        mf_error why;
+        if (!kind->automatic) continue;
+        if ((st = try_backend(m, kind, opt, &why)) == MF_OK) return MF_OK;
+        mf__log(&m->log, kind->reference ? MF_LOG_WARN : MF_LOG_INFO, "%s", why.text);
+        if (err) *err = why;
+    }
+    return st;
 }
 
 static void choose_kv(mf_model *m, const mf_model_options *opt) {
     static const mf__type TYPES[] = {[MF_KV_F16] = MF_TYPE_F16, [MF_KV_F32] = MF_TYPE_F32, [MF_KV_INT8] = MF_TYPE_I8};
-    bool reference = opt->exact || !strcmp(m->be->name, "ref");
+    bool reference = opt->exact || m->be_kind->reference;
     mf_kv kv = opt->kv != MF_KV_AUTO ? opt->kv : reference ? MF_KV_F32 : MF_KV_F16;
     m->kv_type = TYPES[kv];
 }
@@ -175,8 +193,7 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     mf__config config;
     m->log = opt->log;
     m->routes = opt->routes;
-    if (pthread_mutex_init(&m->lock, NULL)) return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
-    m->lock_made = true;
+    MF__TRY(mf__model_lock_init(m, err));
     MF__TRY(open_pool(m, opt, err));
     MF__TRY(mf__native_open(dir, &m->native, err));
     mf__catalog_guard(m->native.catalog);
@@ -190,6 +207,7 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     MF__TRY(mf__model_open_store(m, opt, err));
     mf__catalog_hold(m->native.catalog, HOLD_LEAST); /* the store has left room for it */
     MF__TRY(place_state(m, err));
+    MF__TRY(mf__kv_pool_init(m, err));
     MF__TRY(fill_info(m, err));
     MF__TRY(mf__cache_open(m, opt->prompt_cache_ram, opt->prompt_cache_dir,
                            opt->prompt_cache_disk ? opt->prompt_cache_disk : DEFAULT_CACHE_DISK, &m->cache, err));
@@ -221,6 +239,7 @@ void mf_model_close(mf_model *m) {
     if (!m) return;
     mf__cache_close(m, m->cache);
     mf__workspace_free(m);
+    mf__kv_pool_deinit(m);
     mf__turn_free(m->turn);
     mf__store_close(m->store); /* after everything that borrowed from it */
     if (m->be) m->be->free(m->be);
@@ -228,6 +247,6 @@ void mf_model_close(mf_model *m) {
     mf__blueprint_free(&m->bp);
     mf__native_close(&m->native);
     mf__arena_free(&m->arena);
-    if (m->lock_made) pthread_mutex_destroy(&m->lock);
+    mf__model_lock_deinit(m);
     free(m);
 }

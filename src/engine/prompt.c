@@ -91,9 +91,9 @@ mf_status mf_prompt(mf_session *s, const int32_t *tokens, size_t n, const int64_
         if (marks[i] < 1 || marks[i] > (int64_t)n || (i && marks[i] <= marks[i - 1]))
             return mf__fail(err, MF_E_INVALID, "mark %zu is %lld; marks rise from 1 to %zu", i, (long long)marks[i], n);
     MF__TRY(mf__check_tokens(s, tokens, n, err));
-    pthread_mutex_lock(&s->model->lock);
+    mf__model_lock(s->model);
     mf_status st = run_or_undo(s, tokens, (int64_t)n, marks, n_marks, logits, &reused, err);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
     if (st == MF_OK && n_reused) *n_reused = reused;
     return st;
 }

@@ -97,7 +97,7 @@ static mf_status move_rows(mf_model *m, mf__page *const *pages, int layer, int64
     int64_t k_row = mf__kv_row_bytes(m->kv_type, kind->k_cols), v_row = mf__kv_row_bytes(m->kv_type, kind->v_cols);
     for (int64_t pos = from; pos < to;) {
         int64_t in_page = pos % MF_KV_BLOCK, n = MF_KV_BLOCK - in_page < to - pos ? MF_KV_BLOCK - in_page : to - pos;
-        char *mem = pages[pos / MF_KV_BLOCK]->mem[layer], *mem_v = mem + MF_KV_BLOCK * k_row;
+        char *mem = mf__page_block(m, pages[pos / MF_KV_BLOCK], layer), *mem_v = mem + MF_KV_BLOCK * k_row;
         if (store) {
             MF__TRY(be->upload(be, mem + in_page * k_row, k, n * k_row, err));
             MF__TRY(be->upload(be, mem_v + in_page * v_row, v, n * v_row, err));

@@ -15,10 +15,10 @@ static mf__frozen view_of(const mf_session *s) {
 
 mf_status mf_state_size(mf_session *s, size_t *out, mf_error *err) {
     if (!s || !out) return mf__fail(err, MF_E_INVALID, "mf_state_size: an argument is NULL");
-    pthread_mutex_lock(&s->model->lock);
+    mf__model_lock(s->model);
     mf_status st = mf__model_fingerprint(s->model, err);
     if (st == MF_OK) *out = (size_t)mf__snapshot_bytes(s->model->shape, 0, s->length);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
     return st;
 }
 
@@ -28,10 +28,10 @@ mf_status mf_state_save(mf_session *s, void *buf, size_t size, size_t *written, 
     if (!s || !buf) return mf__fail(err, MF_E_INVALID, "mf_state_save: an argument is NULL");
     MF__TRY(mf_state_size(s, &need, err));
     if (size < need) return mf__fail(err, MF_E_INVALID, "the buffer has %zu bytes, the state needs %zu", size, need);
-    pthread_mutex_lock(&s->model->lock);
+    mf__model_lock(s->model);
     mf__frozen view = view_of(s);
     mf_status st = mf__snapshot_write(s->model, &view, 0, 0, buf, err);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
     if (st == MF_OK && written) *written = need;
     return st;
 }
@@ -48,9 +48,9 @@ static mf_status load(mf_session *s, const void *buf, size_t size, mf_error *err
 mf_status mf_state_load(mf_session *s, const void *buf, size_t size, mf_error *err) {
     if (!s || !buf) return mf__fail(err, MF_E_INVALID, "mf_state_load: an argument is NULL");
     if (size > PTRDIFF_MAX) return mf__fail(err, MF_E_INVALID, "mf_state_load: no state has %zu bytes", size);
-    pthread_mutex_lock(&s->model->lock);
+    mf__model_lock(s->model);
     mf_status st = load(s, buf, size, err);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
     return st;
 }
 
@@ -59,10 +59,10 @@ mf_status mf_session_fork(mf_session *s, mf_session **out, mf_error *err) {
     if (!s || !out) return mf__fail(err, MF_E_INVALID, "mf_session_fork: an argument is NULL");
     mf_session *child;
     MF__TRY(mf_session_create(s->model, &s->opt, &child, err));
-    pthread_mutex_lock(&s->model->lock);
+    mf__model_lock(s->model);
     mf__frozen view = view_of(s);
     mf_status st = mf__thaw(child, &view, s->length, err);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
     if (st != MF_OK) {
         mf_session_free(child);
         return st;
@@ -75,8 +75,7 @@ const int32_t *mf_memory_tokens(const mf_session *s) {
     return s ? s->tokens : NULL;
 }
 
-/* ---- checkpoints --------------------------------------------------------------------------------------------------
- */
+/* ---- checkpoints ----------------------------------------------------------------------------------------------- */
 
 static int find(const mf_session *s, int64_t pos) {
     for (int i = 0; i < s->n_checkpoints; i++)
@@ -120,9 +119,9 @@ static mf_status save(mf_session *s, mf_error *err) {
 
 mf_status mf_checkpoint_save(mf_session *s, mf_error *err) {
     if (!s) return mf__fail(err, MF_E_INVALID, "mf_checkpoint_save: session is NULL");
-    pthread_mutex_lock(&s->model->lock);
+    mf__model_lock(s->model);
     mf_status st = save(s, err);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
     return st;
 }
 
@@ -137,18 +136,18 @@ static mf_status restore(mf_session *s, int64_t pos, mf_error *err) {
 
 mf_status mf_checkpoint_restore(mf_session *s, int64_t pos, mf_error *err) {
     if (!s) return mf__fail(err, MF_E_INVALID, "mf_checkpoint_restore: session is NULL");
-    pthread_mutex_lock(&s->model->lock);
+    mf__model_lock(s->model);
     mf_status st = restore(s, pos, err);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
     return st;
 }
 
 void mf_checkpoint_forget(mf_session *s, int64_t pos) {
     if (!s) return;
-    pthread_mutex_lock(&s->model->lock);
+    mf__model_lock(s->model);
     int i = find(s, pos);
     if (i >= 0) drop(s, i);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
 }
 
 void mf_checkpoint_set_max(mf_session *s, int max) {
@@ -159,8 +158,7 @@ int mf_checkpoint_count(const mf_session *s) {
     return s ? s->n_checkpoints : 0;
 }
 
-/* ---- truncation ---------------------------------------------------------------------------------------------------
- */
+/* ---- truncation ------------------------------------------------------------------------------------------------ */
 
 /* The longest checkpoint that the first n tokens of the session begin with. */
 static const mf__frozen *nearest(const mf_session *s, int64_t n) {
@@ -201,8 +199,8 @@ mf_status mf_memory_seq_rm(mf_session *s, int64_t p0, int64_t p1, int64_t *n_aga
         return mf__fail(err, MF_E_INVALID,
                         "positions %lld to %lld of %lld are in the middle; only a tail can be removed", (long long)p0,
                         (long long)p1, (long long)s->length);
-    pthread_mutex_lock(&s->model->lock);
+    mf__model_lock(s->model);
     mf_status st = truncate_to(s, p0, n_again, err);
-    pthread_mutex_unlock(&s->model->lock);
+    mf__model_unlock(s->model);
     return st;
 }

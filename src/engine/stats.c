@@ -3,9 +3,9 @@
 
 void mf__stats_pass(const mf__pass *pass, const mf_stats *before) {
     mf_stats now;
-    mf__turn_stats_get(pass->sessions[0]->model->turn, &now);
+    mf__turn_stats_get(pass->model->turn, &now);
     for (int i = 0; i < pass->n; i++) {
-        mf_stats *s = &pass->sessions[i]->stats;
+        mf_stats *s = &pass->parts[i].session->stats;
         s->wanted += now.wanted - before->wanted;
         s->hits += now.hits - before->hits;
         s->bytes_wanted += now.bytes_wanted - before->bytes_wanted;

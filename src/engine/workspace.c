@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/run_list.h"
 
 typedef struct needs {
     int32_t port_cols[MF_PORT_COUNT], port_rows[MF_PORT_COUNT];
@@ -41,6 +41,7 @@ static void free_workspace(mf_model *m, mf__workspace *ws) {
     for (int p = 0; p < MF_PORT_COUNT; p++) mf__model_release(m, ws->port_bytes[p], ws->ports[p]);
     mf__model_release(m, ws->scratch_bytes, ws->scratch);
     if (ws->reserved) mf__store_lend(m->store, -ws->reserved, NULL);
+    mf__run_list_deinit(&ws->list);
     free(ws->probe_rows);
     free(ws->route_ids);
     free(ws->n_wanting);
@@ -86,20 +87,28 @@ static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows
     ws->bank = calloc(experts, sizeof *ws->bank);
     if (ws->probe_rows && ws->route_ids && ws->n_wanting && ws->counts && ws->wanted && ws->ready && ws->ready_blobs &&
         ws->bank)
-        return MF_OK;
+        return mf__run_list_init(&ws->list, m, err);
     return mf__fail(err, MF_E_NOMEM, "no memory for evaluating %d tokens at a time", n_rows);
 }
 
+static mf_status make(mf_model *m, int32_t n_rows, mf_error *err) {
+    m->ws = (mf__workspace){.n_rows = n_rows};
+    mf_status st = alloc_device(m, &m->ws, n_rows, err);
+    if (st == MF_OK) st = alloc_host(m, &m->ws, n_rows, err);
+    if (st != MF_OK) free_workspace(m, &m->ws);
+    return st;
+}
+
+/* The old one goes first: both at once may be more than there is room for. Where the larger one cannot be had, the old
+ * size can. */
 mf_status mf__workspace_reserve(mf_model *m, int32_t n_rows, mf_error *err) {
-    if (n_rows <= m->ws.n_rows) return MF_OK;
-    mf__workspace ws = {.n_rows = n_rows};
-    mf_status st = alloc_device(m, &ws, n_rows, err);
-    if (st == MF_OK) st = alloc_host(m, &ws, n_rows, err);
-    if (st != MF_OK) {
-        free_workspace(m, &ws);
-        return st;
-    }
+    int32_t had = m->ws.n_rows;
+    if (n_rows <= had) return MF_OK;
     free_workspace(m, &m->ws);
-    m->ws = ws;
-    return MF_OK;
+    mf_status st = make(m, n_rows, err);
+    if (st != MF_OK && had) {
+        mf_error again;
+        if (make(m, had, &again) != MF_OK) return mf__fail(err, again.status, "%s", again.text);
+    }
+    return st;
 }

@@ -33,7 +33,15 @@ typedef struct mf__layer_kind {
 } mf__layer_kind;
 
 #define MF_MAX_KINDS (2 * MF_MIX_COUNT)
-#define MF_LAYER_GRAPHS 4
+
+/* The graphs of a layer, in order. */
+typedef enum mf__layer_graph {
+    MF_GRAPH_MIX,
+    MF_GRAPH_SHARED,
+    MF_GRAPH_EXPERTS,
+    MF_GRAPH_COMBINE,
+    MF_LAYER_GRAPHS
+} mf__layer_graph;
 
 typedef struct mf__blueprint {
     mf__config config;

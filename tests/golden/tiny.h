@@ -8,7 +8,6 @@
 #define TINY_VOCAB 512
 #define TINY_HIDDEN 128
 #define TINY_LAYERS 8
-#define TINY_FULL_LAYERS 2 /* that keep KV */
 
 /* Group setup and teardown: *state is the directory's name. tiny_checkpoint must be set before; where that is a model
  * directory already, it is used as it is. */

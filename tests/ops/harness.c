@@ -174,8 +174,8 @@ int64_t op_block_bytes(const op_case *c) {
 }
 
 void op_decode_block(const op_case *c, const uint8_t *block, float *values) {
-    void *blocks[] = {(void *)block};
-    mf__kv kv = mf__kv_make(blocks, OP_BLOCK_ROWS, c->kv_type, c->k_cols, c->v_cols);
+    char *pool[] = {(char *)block};
+    mf__kv kv = mf__kv_make(pool, (int32_t[]){0}, 0, OP_BLOCK_ROWS, c->kv_type, c->k_cols, c->v_cols);
     for (int r = 0; r < OP_BLOCK_ROWS; r++) {
         mf__kv_decode_row(c->kv_type, mf__kv_k(&kv, r), c->k_cols, 0, c->k_cols, values + r * c->k_cols);
         mf__kv_decode_row(c->kv_type, mf__kv_v(&kv, r), c->v_cols, 0, c->v_cols,
@@ -190,15 +190,15 @@ static void make_kv(op_rig *rig, op_state *st) {
     st->kv = random_floats(rig, st->n_blocks * floats, 1);
     st->kv_bytes = take(&rig->arena, st->n_blocks, (size_t)op_block_bytes(c));
     for (int b = 0; b < st->n_blocks; b++) {
-        void *blocks[] = {st->kv_bytes + b * op_block_bytes(c)};
-        mf__kv kv = mf__kv_make(blocks, OP_BLOCK_ROWS, c->kv_type, c->k_cols, c->v_cols);
+        char *pool[] = {(char *)st->kv_bytes + b * op_block_bytes(c)};
+        mf__kv kv = mf__kv_make(pool, (int32_t[]){0}, 0, OP_BLOCK_ROWS, c->kv_type, c->k_cols, c->v_cols);
         float *values = st->kv + b * floats;
         for (int r = 0; r < OP_BLOCK_ROWS; r++) {
             mf__kv_encode_row(c->kv_type, values + r * c->k_cols, c->k_cols, mf__kv_k(&kv, r));
             mf__kv_encode_row(c->kv_type, values + OP_BLOCK_ROWS * c->k_cols + r * c->v_cols, c->v_cols,
                               mf__kv_v(&kv, r));
         }
-        op_decode_block(c, blocks[0], values);
+        op_decode_block(c, st->kv_bytes + b * op_block_bytes(c), values);
     }
 }
 

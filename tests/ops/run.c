@@ -17,6 +17,7 @@
 /* A sequence's state in the backend's memory; recurrent halves trade places after each submission. */
 typedef struct live {
     void *blocks[MAX_BLOCKS];
+    void *pool, *pages; /* tables in the backend's memory; the pages are numbered backwards */
     void *conv[2], *delta[2];
     int now;
     mf__layer_state state;
@@ -66,6 +67,14 @@ static void start_sequence(runner *r, int s) {
     assert_true(st->n_blocks <= MAX_BLOCKS);
     for (int b = 0; b < st->n_blocks; b++)
         l->blocks[b] = upload(r->be, st->kv_bytes + b * op_block_bytes(r->rig->c), op_block_bytes(r->rig->c));
+    void *pool[MAX_BLOCKS];
+    int32_t pages[MAX_BLOCKS];
+    for (int b = 0; b < st->n_blocks; b++) {
+        pages[b] = st->n_blocks - 1 - b;
+        pool[pages[b]] = l->blocks[b];
+    }
+    l->pool = upload(r->be, pool, st->n_blocks * (int64_t)sizeof pool[0]);
+    l->pages = upload(r->be, pages, st->n_blocks * (int64_t)sizeof pages[0]);
     l->conv[0] = upload(r->be, st->conv, r->rig->conv_floats * 4);
     l->delta[0] = upload(r->be, st->delta, r->rig->delta_floats * 4);
     l->conv[1] = rubbish(r->be, r->rig->conv_floats); /* nothing may be read from there */
@@ -76,7 +85,7 @@ static void bind_state(runner *r, int s) {
     live *l = &r->seqs[s];
     int to = r->mode->in_place ? l->now : !l->now;
     l->state = (mf__layer_state){
-        .kv = mf__kv_make(l->blocks, OP_BLOCK_ROWS, r->rig->c->kv_type, r->rig->c->k_cols, r->rig->c->v_cols),
+        .kv = mf__kv_make(l->pool, l->pages, 0, OP_BLOCK_ROWS, r->rig->c->kv_type, r->rig->c->k_cols, r->rig->c->v_cols),
         .conv_in = l->conv[l->now],
         .conv_out = l->conv[to],
         .delta_in = l->delta[l->now],
@@ -113,6 +122,8 @@ static void finish_sequence(runner *r, int s) {
     }
     if (r->rig->conv_floats) fetch(r, l->conv[l->now], r->rig->conv_floats, r->got->conv[s]);
     if (r->rig->delta_floats) fetch(r, l->delta[l->now], r->rig->delta_floats, r->got->delta[s]);
+    drop(r->be, l->pool);
+    drop(r->be, l->pages);
     for (int half = 0; half < 2; half++) {
         drop(r->be, l->conv[half]);
         drop(r->be, l->delta[half]);
@@ -154,7 +165,7 @@ static void submit_rounds(runner *r, mf__binding *b) {
         mf__fence fence;
         for (int32_t e = 0; e < c->n_experts; e++)
             blobs[e] = e % rounds == round && !(c->every_other && e % 2) ? r->blobs[e] : NULL;
-        OK(r->be->submit(r->be, r->rig->g, b, &fence, NULL));
+        OK(r->be->submit(r->be, &(mf__run){r->rig->g, *b}, 1, &fence, NULL));
         OK(r->be->wait(r->be, fence, NULL));
     }
 }

@@ -518,7 +518,7 @@ static void test_products_together(void **state) {
                              {.n_planes = 1, .n_rows = 1, .n_cols = ROWS_B, .data = bias}};
     mf__binding binding = {.n_rows = TOKENS, .bufs = bufs, .weights = weights};
     mf__fence fence;
-    assert_int_equal(r.be->submit(r.be, g, &binding, &fence, NULL), MF_OK);
+    assert_int_equal(r.be->submit(r.be, &(mf__run){g, binding}, 1, &fence, NULL), MF_OK);
     for (int t = 0; t < TOKENS; t++)
         for (int i = 0; i < ROWS_A + ROWS_B; i++) {
             float sum = i < ROWS_A ? 0 : bias[i - ROWS_A];

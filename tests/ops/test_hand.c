@@ -39,7 +39,7 @@ static void run(mf__graph *g, int32_t n_rows, float *const *x, float *const *y, 
     assert_int_equal(mf__backend_ref_create(NULL, &be, NULL), MF_OK);
     assert_int_equal(be->reserve(be, be->scratch(be, g, n_rows), NULL), MF_OK);
     mf__binding b = {.n_rows = n_rows, .bufs = bufs, .weights = weights, .segs = &seg, .n_segs = 1};
-    assert_int_equal(be->submit(be, g, &b, &fence, NULL), MF_OK);
+    assert_int_equal(be->submit(be, &(mf__run){g, b}, 1, &fence, NULL), MF_OK);
     assert_int_equal(be->wait(be, fence, NULL), MF_OK);
     be->free(be);
     mf__graph_free(g);
@@ -138,8 +138,8 @@ static void test_convolution_window(void **state) {
 /* Four query heads over two key/value heads: 0 0 1 1. One cached row: the output is its value. */
 static void test_query_heads_share_kv_heads(void **state) {
     float q[] = {1, 1, 1, 1}, o[4], block[4] = {5, 6, /* k */ 50, 60 /* v */};
-    void *blocks[] = {block};
-    mf__layer_state st = {.kv = mf__kv_make(blocks, 1, MF_TYPE_F32, 2, 2)};
+    char *pool[] = {(char *)block};
+    mf__layer_state st = {.kv = mf__kv_make(pool, (int32_t[]){0}, 0, 1, MF_TYPE_F32, 2, 2)};
     mf__op_params p = {.attn = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 1, .scale = 1}};
     mf__graph *g = begin();
     (void)state;
@@ -155,8 +155,8 @@ static void test_query_heads_share_kv_heads(void **state) {
  * Three rows from position 3 on, blocks of 4: the second row is the first of the second block. */
 static void test_rows_see_their_past_across_blocks(void **state) {
     float q[] = {1, 1, 1}, o[3], first[8] = {0, 0, 0, 0, 1, 2, 3, 4}, second[8] = {0, 0, 0, 0, 5, 6, 100, 100};
-    void *blocks[] = {first, second};
-    mf__layer_state st = {.kv = mf__kv_make(blocks, 4, MF_TYPE_F32, 1, 1)};
+    char *pool[] = {(char *)second, (char *)first};
+    mf__layer_state st = {.kv = mf__kv_make(pool, (int32_t[]){1, 0}, 0, 4, MF_TYPE_F32, 1, 1)};
     mf__op_params p = {.attn = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 1, .scale = 1}};
     mf__graph *g = begin();
     (void)state;

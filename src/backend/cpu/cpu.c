@@ -1,6 +1,7 @@
 /* The fast CPU backend: memory, and running the ops of a graph in order on the pool. */
 #include "backend/cpu/cpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,7 +62,7 @@ static void cpu_release(mf__backend *be, void *mem) {
 
 static mf_status cpu_copy(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err) {
     (void)be, (void)err;
-    memcpy(to, from, (size_t)bytes);
+    if (bytes) memcpy(to, from, (size_t)bytes);
     return MF_OK;
 }
 
@@ -115,9 +116,7 @@ static int run_length(const mf__graph *g, int i) {
     return n;
 }
 
-static mf_status cpu_submit(mf__backend *be, const mf__graph *g, const mf__binding *b, mf__fence *out, mf_error *err) {
-    cpu_backend *cpu = (cpu_backend *)be;
-    *out = 0;
+static mf_status run_graph(cpu_backend *cpu, const mf__graph *g, const mf__binding *b, mf_error *err) {
     for (int i = 0; i < g->n_ops;) {
         mf__cpu_run run = {.k = &cpu->kernels,
                            .pool = cpu->pool,
@@ -127,11 +126,17 @@ static mf_status cpu_submit(mf__backend *be, const mf__graph *g, const mf__bindi
                            .op = &g->ops[i],
                            .n_ops = run_length(g, i),
                            .scratch = {cpu->scratch, cpu->scratch_bytes}};
-        int64_t began = mf__watch_begin(be);
+        int64_t began = mf__watch_begin(&cpu->base);
         MF__TRY(OPS[run.op->kind](&run, err));
-        mf__watch_end(be, began, &(mf__op_done){g, b, run.op, run.n_ops});
+        mf__watch_end(&cpu->base, began, &(mf__op_done){.g = g, .b = b, .op = run.op, .n_ops = run.n_ops});
         i += run.n_ops;
     }
+    return MF_OK;
+}
+
+static mf_status cpu_submit(mf__backend *be, const mf__run *runs, int n_runs, mf__fence *out, mf_error *err) {
+    *out = 0;
+    for (int i = 0; i < n_runs; i++) MF__TRY(run_graph((cpu_backend *)be, runs[i].g, &runs[i].b, err));
     return MF_OK;
 }
 
@@ -157,8 +162,10 @@ mf_status mf__backend_cpu_create(mf__pool *pool, const mf__cpu_options *opt, mf_
                               .free = cpu_free,
                               .alloc = cpu_alloc,
                               .release = cpu_release,
+                              .host_memory = true,
                               .upload = cpu_copy,
                               .download = cpu_copy,
+                              .copy = cpu_copy,
                               .zero = cpu_zero,
                               .supports = cpu_supports,
                               .scratch = cpu_scratch,
@@ -168,3 +175,18 @@ mf_status mf__backend_cpu_create(mf__pool *pool, const mf__cpu_options *opt, mf_
     *out = &cpu->base;
     return MF_OK;
 }
+
+static bool cpu_available(char *why, size_t size) {
+    snprintf(why, size, "instruction set %s", mf__cpu_level_name(mf__cpu_level_best()));
+    return true;
+}
+
+static mf_status cpu_open(const mf__backend_config *config, mf__backend **out, mf_error *err) {
+    return mf__backend_cpu_create(config->pool, &(mf__cpu_options){.exact = config->exact}, out, err);
+}
+
+const mf__backend_kind mf__backend_kind_cpu = {.name = "cpu",
+                                               .summary = "kernels for the processor's own instruction set",
+                                               .automatic = true,
+                                               .available = cpu_available,
+                                               .create = cpu_open};

@@ -2,6 +2,7 @@
 #include "backend/ref/ref.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,9 +72,9 @@ static void ref_release(mf__backend *be, void *mem) {
     free(mem);
 }
 
-static mf_status ref_copy_in(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err) {
+static mf_status ref_copy(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err) {
     (void)be, (void)err;
-    memcpy(to, from, (size_t)bytes);
+    if (bytes) memcpy(to, from, (size_t)bytes);
     return MF_OK;
 }
 
@@ -119,20 +120,24 @@ static mf_status ref_reserve(mf__backend *be, int64_t bytes, mf_error *err) {
     return MF_OK;
 }
 
-static mf_status ref_submit(mf__backend *be, const mf__graph *g, const mf__binding *b, mf__fence *out, mf_error *err) {
-    ref_backend *ref = (ref_backend *)be;
+static mf_status run_graph(ref_backend *ref, const mf__graph *g, const mf__binding *b, mf_error *err) {
     int64_t per_thread = ref->scratch_bytes / (int64_t)sizeof(float) / mf__pool_threads(ref->pool);
-    *out = 0;
     for (int i = 0; i < g->n_ops; i++) {
         if (op_scratch_floats(g, &g->ops[i], b->n_rows) > per_thread)
             return mf__fail(err, MF_E_INTERNAL, "op %s of graph %s needs scratch that was not reserved",
                             g->ops[i].label, g->name);
         mf__ref_run run = {
             .pool = ref->pool, .b = b, .op = &g->ops[i], .g = g, .scratch = ref->scratch, .scratch_floats = per_thread};
-        int64_t began = mf__watch_begin(be);
+        int64_t began = mf__watch_begin(&ref->base);
         OPS[g->ops[i].kind](&run);
-        mf__watch_end(be, began, &(mf__op_done){g, b, &g->ops[i], 1});
+        mf__watch_end(&ref->base, began, &(mf__op_done){.g = g, .b = b, .op = &g->ops[i], .n_ops = 1});
     }
+    return MF_OK;
+}
+
+static mf_status ref_submit(mf__backend *be, const mf__run *runs, int n_runs, mf__fence *out, mf_error *err) {
+    *out = 0;
+    for (int i = 0; i < n_runs; i++) MF__TRY(run_graph((ref_backend *)be, runs[i].g, &runs[i].b, err));
     return MF_OK;
 }
 
@@ -150,8 +155,10 @@ mf_status mf__backend_ref_create(mf__pool *pool, mf__backend **out, mf_error *er
                               .free = ref_free,
                               .alloc = ref_alloc,
                               .release = ref_release,
-                              .upload = ref_copy_in,
-                              .download = ref_copy_in,
+                              .host_memory = true,
+                              .upload = ref_copy,
+                              .download = ref_copy,
+                              .copy = ref_copy,
                               .zero = ref_zero,
                               .supports = ref_supports,
                               .scratch = ref_scratch,
@@ -161,3 +168,19 @@ mf_status mf__backend_ref_create(mf__pool *pool, mf__backend **out, mf_error *er
     *out = &ref->base;
     return MF_OK;
 }
+
+static bool ref_available(char *why, size_t size) {
+    snprintf(why, size, "plain C, on any processor");
+    return true;
+}
+
+static mf_status ref_open(const mf__backend_config *config, mf__backend **out, mf_error *err) {
+    return mf__backend_ref_create(config->pool, out, err);
+}
+
+const mf__backend_kind mf__backend_kind_ref = {.name = "ref",
+                                               .summary = "plain scalar C that defines what is right; slow",
+                                               .automatic = true,
+                                               .reference = true,
+                                               .available = ref_available,
+                                               .create = ref_open};

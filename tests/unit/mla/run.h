@@ -48,7 +48,7 @@ static inline void run_graph(mf__graph *g, int32_t n_rows, void *const *ports, c
     for (int b = 0; b < g->n_bufs; b++)
         if (g->bufs[b].port != MF_PORT_NONE) bufs[b] = ports[g->bufs[b].port];
     mf__binding binding = {.n_rows = n_rows, .bufs = bufs, .weights = weights, .segs = segs, .n_segs = n_segs};
-    if (be->submit(be, g, &binding, &fence, &err) != MF_OK) fail_msg("%s", err.text);
+    if (be->submit(be, &(mf__run){g, binding}, 1, &fence, &err) != MF_OK) fail_msg("%s", err.text);
     assert_int_equal(be->wait(be, fence, &err), MF_OK);
     be->release(be, scratch);
     be->free(be);

@@ -13,7 +13,8 @@ typedef struct scene {
     int64_t n_cached; /* rows in the state, the queries' own among them */
     int32_t n_rows;
     float *kv_b, *q, *latents, *k_pe;
-    void **blocks;
+    char **blocks;
+    int32_t *pages;
     mf__layer_state state;
 } scene;
 
@@ -27,21 +28,24 @@ static scene make_scene(shape s, int64_t n_cached, int32_t n_rows) {
     sc.latents = noise_array(3, n_cached * s.latent, 1.5f);
     sc.k_pe = noise_array(4, n_cached * s.rope, 1.5f);
     sc.blocks = calloc((size_t)n_blocks, sizeof *sc.blocks);
-    assert_non_null(sc.blocks);
+    sc.pages = calloc((size_t)n_blocks, sizeof *sc.pages);
+    assert_true(sc.blocks && sc.pages);
+    for (int64_t b = 0; b < n_blocks; b++) sc.pages[b] = (int32_t)b;
     for (int64_t b = 0; b < n_blocks; b++) assert_non_null(sc.blocks[b] = calloc((size_t)block, sizeof(float)));
     for (int64_t j = 0; j < n_cached; j++) {
-        float *base = sc.blocks[j / BLOCK];
+        float *base = (float *)sc.blocks[j / BLOCK];
         memcpy(base + j % BLOCK * s.latent, sc.latents + j * s.latent, (size_t)s.latent * sizeof(float));
         memcpy(base + (int64_t)BLOCK * s.latent + j % BLOCK * s.rope, sc.k_pe + j * s.rope,
                (size_t)s.rope * sizeof(float));
     }
-    sc.state.kv = mf__kv_make(sc.blocks, BLOCK, MF_TYPE_F32, s.latent, s.rope);
+    sc.state.kv = mf__kv_make(sc.blocks, sc.pages, 0, BLOCK, MF_TYPE_F32, s.latent, s.rope);
     return sc;
 }
 
 static void free_scene(scene *sc) {
     for (int64_t b = 0; b < (sc->n_cached + BLOCK - 1) / BLOCK; b++) free(sc->blocks[b]);
     free(sc->blocks);
+    free(sc->pages);
     free(sc->kv_b);
     free(sc->q);
     free(sc->latents);
