@@ -199,6 +199,30 @@ void mf_session_options_init(mf_session_options *opt);
 mf_status mf_session_create(mf_model *model, const mf_session_options *opt, mf_session **out, mf_error *err);
 void mf_session_free(mf_session *session); /* NULL is fine */
 
+/* What one session has evaluated in a call of mf_eval. */
+typedef struct mf_part {
+    mf_session *session;   /* every session once in a call */
+    const int32_t *tokens; /* [n_tokens]: they follow what the session holds */
+    size_t n_tokens;
+    float *logits; /* [n_logits][n_vocab]: of the last n_logits tokens, in order; NULL with 0 */
+    size_t n_logits;
+    bool (*cancel)(void *user); /* asked between layers, as the session's own is; may be NULL */
+    void *cancel_user;
+    mf_status status; /* out: how this part went */
+    mf_error *error;  /* out: why it failed, if it did; may be NULL */
+} mf_part;
+
+#define MF_MAX_PARTS 64
+
+/* The one evaluation call; all others are made of it. The parts, up to MF_MAX_PARTS sessions of one model, are evaluated
+ * together: an expert or a weight that several want is read once. Parts that are longer than their session's chunk take
+ * several passes, between which calls of other threads get theirs.
+ *
+ * Each part ends by itself: one that is refused, cancelled or fails leaves its session as it was and the others alone;
+ * one that succeeds has its tokens in its session and the logits it would have got alone, bit for bit. Returns MF_OK when
+ * all parts succeeded, else the status of the first that did not, with its reason in err. */
+mf_status mf_eval(mf_model *model, mf_part *parts, size_t n_parts, mf_error *err);
+
 /* Evaluates tokens at positions start_pos ... start_pos + n - 1; start_pos must be mf_memory_length(session).
  * logits receives the rows of the last logits_len / n_vocab tokens, in order; logits_len is in floats, a multiple of
  * n_vocab, at most n * n_vocab. logits_len 0 (logits may be NULL) evaluates without the head.
@@ -214,13 +238,20 @@ mf_status mf_eval_prompt(mf_session *session, const int32_t *tokens, size_t n, i
 mf_status mf_prompt(mf_session *session, const int32_t *tokens, size_t n, const int64_t *marks, size_t n_marks,
                     float *logits, size_t logits_len, int64_t *n_reused, mf_error *err);
 
+/* The same in steps, for those who evaluate by mf_eval. begin: leaves the session with the longest beginning of these n
+ * tokens, at most n - 1 of them, that it or the prompt cache has; *n_reused (may be NULL) says how many. What it held
+ * beyond that is gone. keep: puts the session's state into the prompt cache, for others that begin alike; without a
+ * cache it does nothing. */
+mf_status mf_prompt_begin(mf_session *session, const int32_t *tokens, size_t n, int64_t *n_reused, mf_error *err);
+mf_status mf_prompt_keep(mf_session *session, mf_error *err);
+
 /* One token; logits_len must be n_vocab. The same path as mf_eval_prompt with n = 1. */
 mf_status mf_eval_token(mf_session *session, int32_t token, int64_t pos, float *logits, size_t logits_len,
                         mf_error *err);
 
 /* One token for each of n sessions of the same model (1 to 64, all different), in one pass: an expert that several want
- * is read once. logits receives n rows. The results are those of n calls of mf_eval_token; on an error no session has
- * changed. The first session's probe and cancel are asked. */
+ * is read once. logits receives n rows. The results are those of n calls of mf_eval_token. Where an argument is not
+ * valid no session has changed; what fails later fails for each session by itself (mf_eval says for which). */
 mf_status mf_eval_batch(mf_session *const *sessions, const int32_t *tokens, int n, float *logits, size_t logits_len,
                         mf_error *err);
 

@@ -30,8 +30,8 @@ typedef struct mf__kv {
     mf__type type;
 } mf__kv;
 
-static inline mf__kv mf__kv_make(char *const *pool, const int32_t *pages, int64_t off, int32_t block_rows, mf__type type,
-                                 int32_t k_cols, int32_t v_cols) {
+static inline mf__kv mf__kv_make(char *const *pool, const int32_t *pages, int64_t off, int32_t block_rows,
+                                 mf__type type, int32_t k_cols, int32_t v_cols) {
     return (mf__kv){.pool = pool,
                     .pages = pages,
                     .off = off,

@@ -1,9 +1,9 @@
-/* The public evaluation calls. All of them are mf_eval: check every part, cut it into chunks, evaluate the chunks of all
- * parts in passes, commit each part when its last chunk is through.
+/* The public evaluation calls. All of them are mf_eval: check every part, cut it into chunks, evaluate the chunks of
+ * all parts in passes, commit each part when its last chunk is through.
  *
- * Chunks end at multiples of the session's n_chunk, whatever the first position and the company: a prompt evaluated from
- * its beginning and one that goes on from a state restored at such a point are cut alike, and so agree bit for bit. The
- * first chunk of a call reads the committed state and writes the other half; the rest go on in that half. */
+ * Chunks end at multiples of the session's n_chunk, whatever the first position and the company: a prompt evaluated
+ * from its beginning and one that goes on from a state restored at such a point are cut alike, and so agree bit for
+ * bit. The first chunk of a call reads the committed state and writes the other half; the rest go on in that half. */
 #include <stdint.h>
 
 #include "engine/internal.h"
@@ -16,6 +16,15 @@ typedef struct job {
     int n_passes;
     bool alone; /* a pass that it was in has failed: the others must not suffer from it, nor it from them */
 } job;
+
+/* One call. */
+typedef struct eval {
+    mf_model *m;
+    job jobs[MF_MAX_BATCH];
+    size_t n;
+    const mf_part *failed; /* the first of the parts that failed, and why; NULL: none */
+    mf_error why;
+} eval;
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
@@ -45,14 +54,19 @@ static mf_status check_part(const mf_model *m, const mf_part *parts, size_t i, m
     if (p->n_logits > p->n_tokens)
         return mf__fail(err, MF_E_INVALID, "%zu rows of logits asked for %zu tokens", p->n_logits, p->n_tokens);
     if (p->n_logits && !p->logits)
-        return mf__fail(err, MF_E_INVALID, "part %zu wants %zu rows of logits and has no room for them", i, p->n_logits);
+        return mf__fail(err, MF_E_INVALID, "part %zu wants %zu rows of logits and has no room for them", i,
+                        p->n_logits);
     MF__TRY(check_room(p->session, p->n_tokens, err)); /* before tokens are looked at: there are not more than fit */
     return mf__check_tokens(p->session, p->tokens, p->n_tokens, err);
 }
 
-static void settle(mf_part *p, mf_status st, const mf_error *why) {
+/* How a part ended that did not succeed. */
+static void fail_part(eval *e, mf_part *p, mf_status st, const mf_error *why) {
     p->status = st;
-    if (p->error && st != MF_OK) *p->error = *why;
+    if (p->error) *p->error = *why;
+    if (e->failed && e->failed < p) return;
+    e->failed = p;
+    e->why = *why;
 }
 
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
@@ -110,17 +124,17 @@ static void add_chunk(plan *p, job *j) {
 
 /* The chunks of one pass: of the jobs that have had the fewest passes first, as many as there are rows for. A job that
  * must be alone is. */
-static void choose_chunks(job *jobs, size_t n, int32_t max_rows, plan *p) {
+static void choose_chunks(eval *e, int32_t max_rows, plan *p) {
     int fewest = INT32_MAX, most = 0;
     p->n = p->n_rows = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!is_open(&jobs[i])) continue;
-        if (jobs[i].n_passes < fewest) fewest = jobs[i].n_passes;
-        if (jobs[i].n_passes > most) most = jobs[i].n_passes;
+    for (size_t i = 0; i < e->n; i++) {
+        if (!is_open(&e->jobs[i])) continue;
+        if (e->jobs[i].n_passes < fewest) fewest = e->jobs[i].n_passes;
+        if (e->jobs[i].n_passes > most) most = e->jobs[i].n_passes;
     }
     for (int passes = fewest; passes <= most; passes++)
-        for (size_t i = 0; i < n; i++) {
-            job *j = &jobs[i];
+        for (size_t i = 0; i < e->n; i++) {
+            job *j = &e->jobs[i];
             if (!is_open(j) || j->n_passes != passes) continue;
             if (p->n && (j->alone || p->n_rows + chunk_rows(j) > max_rows)) continue;
             add_chunk(p, j);
@@ -129,27 +143,27 @@ static void choose_chunks(job *jobs, size_t n, int32_t max_rows, plan *p) {
 }
 
 /* The most rows that a pass may have: the largest chunk and a token of everybody else, if there is memory for it. */
-static int32_t pass_rows(const job *jobs, size_t n) {
+static int32_t pass_rows(const eval *e) {
     int32_t rows = 0;
-    for (size_t i = 0; i < n; i++)
-        if (is_open(&jobs[i]) && jobs[i].s->opt.n_chunk > rows) rows = jobs[i].s->opt.n_chunk;
+    for (size_t i = 0; i < e->n; i++)
+        if (is_open(&e->jobs[i]) && e->jobs[i].s->opt.n_chunk > rows) rows = e->jobs[i].s->opt.n_chunk;
     return rows + MF_MAX_BATCH;
 }
 
-static mf_status plan_pass(mf_model *m, job *jobs, size_t n, plan *p, mf_error *err) {
-    choose_chunks(jobs, n, pass_rows(jobs, n), p);
-    mf_status st = mf__workspace_reserve(m, p->n_rows, err);
+static mf_status plan_pass(eval *e, plan *p, mf_error *err) {
+    choose_chunks(e, pass_rows(e), p);
+    mf_status st = mf__workspace_reserve(e->m, p->n_rows, err);
     if (st != MF_E_NOMEM || p->n < 2) return st;
-    choose_chunks(jobs, n, m->ws.n_rows, p); /* what there is room for */
-    return mf__workspace_reserve(m, p->n_rows, err);
+    choose_chunks(e, e->m->ws.n_rows, p); /* what there is room for */
+    return mf__workspace_reserve(e->m, p->n_rows, err);
 }
 
-static void advance(const mf__pass_part *done, job *j) {
+static void advance(eval *e, const mf__pass_part *done, job *j) {
     mf_part *p = j->part;
     if (done->cancelled) {
         mf_error why;
         mf__fail(&why, MF_E_CANCELLED, "stopped by the caller");
-        settle(p, MF_E_CANCELLED, &why);
+        fail_part(e, p, MF_E_CANCELLED, &why);
         return;
     }
     j->n_passes++;
@@ -157,13 +171,13 @@ static void advance(const mf__pass_part *done, job *j) {
     if (j->done == p->n_tokens) mf__session_commit(j->s, p->tokens, (int64_t)p->n_tokens);
 }
 
-/* What a failed pass means for those who were in it. Alone, that it failed; in company, that each tries again alone. One
- * that was in the middle begins anew, since the half that it went on in is spoilt. */
-static void take_failure(plan *p, mf_status st, const mf_error *why) {
+/* What a failed pass means for those who were in it. Alone, that it failed; in company, that each tries again alone.
+ * One that was in the middle begins anew, since the half that it went on in is spoilt. */
+static void take_failure(eval *e, plan *p, mf_status st, const mf_error *why) {
     for (int i = 0; i < p->n; i++) {
         job *j = p->jobs[i];
         if (p->n == 1 || st == MF_E_CANCELLED) {
-            settle(j->part, st, why);
+            fail_part(e, j->part, st, why);
         } else {
             j->alone = true;
             j->done = 0;
@@ -172,52 +186,51 @@ static void take_failure(plan *p, mf_status st, const mf_error *why) {
 }
 
 /* One pass. Under lock. */
-static void run_pass(mf_model *m, job *jobs, size_t n) {
+static void run_pass(eval *e) {
     plan p;
     mf_error why = {0};
-    for (size_t i = 0; i < n; i++) {
-        job *j = &jobs[i];
+    for (size_t i = 0; i < e->n; i++) {
+        job *j = &e->jobs[i];
         if (!is_open(j) || j->done) continue;
         mf_status st = mf__session_make_room(j->s, j->s->length + (int64_t)j->part->n_tokens, &why);
-        if (st != MF_OK) settle(j->part, st, &why);
+        if (st != MF_OK) fail_part(e, j->part, st, &why);
     }
-    mf_status st = plan_pass(m, jobs, n, &p, &why);
+    mf_status st = plan_pass(e, &p, &why);
     if (!p.n) return;
-    if (st == MF_OK) st = mf__forward(&(mf__pass){.model = m, .parts = p.parts, .n = p.n}, &why);
+    if (st == MF_OK) st = mf__forward(&(mf__pass){.model = e->m, .parts = p.parts, .n = p.n}, &why);
     if (st != MF_OK)
-        take_failure(&p, st, &why);
+        take_failure(e, &p, st, &why);
     else
-        for (int i = 0; i < p.n; i++) advance(&p.parts[i], p.jobs[i]);
+        for (int i = 0; i < p.n; i++) advance(e, &p.parts[i], p.jobs[i]);
+}
+
+static bool any_open(const eval *e) {
+    for (size_t i = 0; i < e->n; i++)
+        if (is_open(&e->jobs[i])) return true;
+    return false;
 }
 
 mf_status mf_eval(mf_model *m, mf_part *parts, size_t n_parts, mf_error *err) {
-    job jobs[MF_MAX_BATCH];
     if (!m || (n_parts && !parts)) return mf__fail(err, MF_E_INVALID, "mf_eval: an argument is NULL");
     if (n_parts > MF_MAX_BATCH)
         return mf__fail(err, MF_E_INVALID, "mf_eval: %zu parts, at most %d can be evaluated together", n_parts,
                         MF_MAX_BATCH);
-    bool open = false;
+    eval e = {.m = m, .n = n_parts};
     for (size_t i = 0; i < n_parts; i++) {
         mf_error why = {0};
-        settle(&parts[i], check_part(m, parts, i, &why), &why);
-        jobs[i] = (job){.part = &parts[i], .s = parts[i].session};
-        open = open || is_open(&jobs[i]);
+        parts[i].status = MF_OK;
+        mf_status st = check_part(m, parts, i, &why);
+        if (st != MF_OK) fail_part(&e, &parts[i], st, &why);
+        e.jobs[i] = (job){.part = &parts[i], .s = parts[i].session};
     }
-    while (open) {
+    while (any_open(&e)) {
         mf__model_lock(m); /* let go between passes: others get theirs */
-        run_pass(m, jobs, n_parts);
+        run_pass(&e);
         mf__model_unlock(m);
-        open = false;
-        for (size_t i = 0; i < n_parts; i++) open = open || is_open(&jobs[i]);
     }
-    for (size_t i = 0; i < n_parts; i++)
-        if (parts[i].status != MF_OK) {
-            if (err && parts[i].error) *err = *parts[i].error;
-            if (err && !parts[i].error)
-                mf__fail(err, parts[i].status, "part %zu: %s", i, mf_status_text(parts[i].status));
-            return parts[i].status;
-        }
-    return MF_OK;
+    if (!e.failed) return MF_OK;
+    if (err) *err = e.why;
+    return e.failed->status;
 }
 
 /* ---- the same, for one session or one token each ----------------------------------------------------------------- */
@@ -226,7 +239,6 @@ mf_status mf_eval_prompt(mf_session *s, const int32_t *tokens, size_t n, int64_t
                          size_t logits_len, mf_error *err) {
     if (!s) return mf__fail(err, MF_E_INVALID, "mf_eval_prompt: session is NULL");
     size_t vocab = (size_t)s->model->info.n_vocab;
-    mf_error why = {0};
     if (logits_len % vocab || (logits_len && !logits))
         return mf__fail(err, MF_E_INVALID,
                         "logits has room for %zu values; a multiple of the vocabulary (%zu) is needed",
@@ -235,13 +247,8 @@ mf_status mf_eval_prompt(mf_session *s, const int32_t *tokens, size_t n, int64_t
     if (start_pos != s->length)
         return mf__fail(err, MF_E_POSITION, "start position is %lld, the session holds %lld tokens",
                         (long long)start_pos, (long long)s->length);
-    mf_part part = {.session = s,
-                    .tokens = tokens,
-                    .n_tokens = n,
-                    .logits = logits,
-                    .n_logits = logits_len / vocab,
-                    .error = err ? err : &why};
-    return mf_eval(s->model, &part, 1, NULL);
+    mf_part part = {.session = s, .tokens = tokens, .n_tokens = n, .logits = logits, .n_logits = logits_len / vocab};
+    return mf_eval(s->model, &part, 1, err);
 }
 
 mf_status mf_eval_token(mf_session *s, int32_t token, int64_t pos, float *logits, size_t logits_len, mf_error *err) {
@@ -255,7 +262,6 @@ mf_status mf_eval_token(mf_session *s, int32_t token, int64_t pos, float *logits
 mf_status mf_eval_batch(mf_session *const *sessions, const int32_t *tokens, int n, float *logits, size_t logits_len,
                         mf_error *err) {
     mf_part parts[MF_MAX_BATCH];
-    mf_error why[1] = {0};
     if (n == 0) return MF_OK;
     if (!sessions || !tokens || !logits || n < 0 || n > MF_MAX_BATCH || !sessions[0])
         return mf__fail(err, MF_E_INVALID, "mf_eval_batch: NULL argument, or %d sessions (1 to %d)", n, MF_MAX_BATCH);
@@ -269,10 +275,8 @@ mf_status mf_eval_batch(mf_session *const *sessions, const int32_t *tokens, int 
                              .n_tokens = 1,
                              .logits = logits + (size_t)i * vocab,
                              .n_logits = 1};
-    for (int i = 0; i < n; i++) { /* here a part that is not valid refuses all of them */
-        mf_status st = check_part(sessions[0]->model, parts, (size_t)i, why);
-        if (st != MF_OK) return mf__fail(err, st, "%s", why->text);
-    }
+    for (int i = 0; i < n; i++) /* here a part that is not valid refuses all of them */
+        MF__TRY(check_part(sessions[0]->model, parts, (size_t)i, err));
     return mf_eval(sessions[0]->model, parts, (size_t)n, err);
 }
 

@@ -3,7 +3,8 @@
  *   tokens -> embed -> per layer: mix -> ids -> store -> (shared, experts as they arrive) -> combine -> tail -> logits
  *
  * Of the last layer nothing is kept but the state: rows whose logits nobody wants need only their K/V written there, so
- * they run the KV-only graph. Which rows of a sequence those are depends on the sequence alone, never on its company. */
+ * they run the KV-only graph. Which rows of a sequence those are depends on the sequence alone, never on its company.
+ */
 #include <string.h>
 
 #include "engine/internal.h"
@@ -251,8 +252,7 @@ static mf_status run_layer(const mf__pass *pass, int layer, const ranges *throug
     const mf__layer_kind *k = kind_of(m, layer);
     MF__TRY(run_mix(pass, layer, through, state_only, err));
     if (through->n && k->experts) MF__TRY(run_moe(pass, layer, through, err));
-    if (through->n && !k->experts)
-        MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, k->combine, through, NULL, err));
+    if (through->n && !k->experts) MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, k->combine, through, NULL, err));
     MF__TRY(probe_layer(pass, layer, err));
     return mf__run_list_submit(m, err);
 }

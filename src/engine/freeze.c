@@ -64,8 +64,8 @@ mf_status mf__thaw(mf_session *s, const mf__frozen *f, int64_t n, mf_error *err)
         return mf__fail(err, MF_E_INTERNAL, "a recurrent state of %lld tokens cannot be cut to %lld",
                         (long long)f->length, (long long)n);
     if (f->recurrent)
-        MF__TRY(m->be->copy(m->be, s->recurrent[!s->now], f->recurrent,
-                                 m->recurrent_floats * (int64_t)sizeof(float), err));
+        MF__TRY(
+            m->be->copy(m->be, s->recurrent[!s->now], f->recurrent, m->recurrent_floats * (int64_t)sizeof(float), err));
     for (int32_t i = 0; i < n_pages; i++) f->pages[i]->refs++;
     for (int32_t i = 0; i < s->n_pages; i++) mf__page_release(m, s->pages[i]);
     s->n_pages = n_pages;

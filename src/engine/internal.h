@@ -20,7 +20,7 @@ typedef mf__tensor *mf__weight_set;
 /* Rows of logits computed at a time. */
 #define MF_TAIL_ROWS 16
 /* Sessions evaluated in one pass. */
-#define MF_MAX_BATCH 64
+#define MF_MAX_BATCH MF_MAX_PARTS
 
 /* The model's lock: first come, first served, so that whoever evaluates a long prompt chunk by chunk lets the others in
  * between. */
@@ -147,8 +147,8 @@ struct mf_session {
     int64_t length;  /* tokens held */
     int32_t *tokens; /* [n_ctx], the first `length` are valid */
     int32_t n_pages;
-    mf__page **pages;   /* [capacity for n_ctx] */
-    int32_t *numbers;   /* [capacity] of the pages, on the host ... */
+    mf__page **pages;    /* [capacity for n_ctx] */
+    int32_t *numbers;    /* [capacity] of the pages, on the host ... */
     int32_t *page_table; /* ... and in the backend's memory, all but [stale_from, stale_to) */
     int64_t page_table_bytes;
     int32_t stale_from, stale_to;

@@ -16,19 +16,6 @@ static int64_t block_bytes(const mf_model *m, int layer) {
     return MF_KV_BLOCK * (mf__kv_row_bytes(m->kv_type, k->k_cols) + mf__kv_row_bytes(m->kv_type, k->v_cols));
 }
 
-mf_status mf__kv_pool_init(mf_model *m, mf_error *err) {
-    mf__kv_pool *p = &m->kv;
-    int32_t n = m->bp.config.n_layers;
-    p->layer_off = mf__arena_array(&m->arena, (size_t)n, sizeof *p->layer_off);
-    if (!p->layer_off) return mf__fail(err, MF_E_NOMEM, "no memory for %d layers", n);
-    for (int32_t l = 0; l < n; l++) {
-        int64_t bytes = block_bytes(m, l);
-        p->layer_off[l] = bytes ? p->page_bytes : -1;
-        p->page_bytes += (bytes + 63) / 64 * 64;
-    }
-    return MF_OK;
-}
-
 void mf__kv_pool_deinit(mf_model *m) {
     mf__kv_pool *p = &m->kv;
     mf__model_release(m, p->capacity * (int64_t)sizeof *p->table, p->table);
@@ -62,6 +49,19 @@ static mf_status grow(mf_model *m, mf_error *err) {
     for (int32_t i = capacity - 1; i >= p->capacity; i--) numbers[p->n_free++] = i;
     p->capacity = capacity;
     return MF_OK;
+}
+
+mf_status mf__kv_pool_init(mf_model *m, mf_error *err) {
+    mf__kv_pool *p = &m->kv;
+    int32_t n = m->bp.config.n_layers;
+    p->layer_off = mf__arena_array(&m->arena, (size_t)n, sizeof *p->layer_off);
+    if (!p->layer_off) return mf__fail(err, MF_E_NOMEM, "no memory for %d layers", n);
+    for (int32_t l = 0; l < n; l++) {
+        int64_t bytes = block_bytes(m, l);
+        p->layer_off[l] = bytes ? p->page_bytes : -1;
+        p->page_bytes += (bytes + 63) / 64 * 64;
+    }
+    return grow(m, err);
 }
 
 char *mf__page_block(const mf_model *m, const mf__page *page, int layer) {

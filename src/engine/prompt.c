@@ -13,7 +13,7 @@ static int64_t held_prefix(const mf_session *s, const int32_t *tokens, int64_t n
     return s->model->recurrent_floats && same < s->length ? 0 : same;
 }
 
-/* Brings the session to the longest known prefix of at most n tokens. */
+/* Brings the session to the longest known prefix of at most n tokens. Under lock. */
 static mf_status restore_prefix(mf_session *s, const int32_t *tokens, int64_t n, mf_error *err) {
     mf__frozen *f = NULL;
     int64_t held = held_prefix(s, tokens, n);
@@ -27,6 +27,7 @@ static mf_status restore_prefix(mf_session *s, const int32_t *tokens, int64_t n,
     return st;
 }
 
+/* Puts the session's state into the cache. Under lock. */
 static mf_status remember(mf_session *s, mf_error *err) {
     mf__frozen *f;
     if (!s->model->cache) return MF_OK;
@@ -48,52 +49,94 @@ static int64_t next_stop(const mf_session *s, int64_t at, int64_t n, const int64
     return stop < n ? stop : n;
 }
 
+/* Evaluates from what the session holds to the end, and keeps states on the way. */
 static mf_status run(mf_session *s, const int32_t *tokens, int64_t n, const int64_t *marks, size_t n_marks,
-                     float *logits, int64_t *n_reused, mf_error *err) {
-    MF__TRY(restore_prefix(s, tokens, n - 1, err));
-    *n_reused = s->length;
+                     float *logits, mf_error *err) {
     while (s->length < n) {
-        int64_t stop = next_stop(s, s->length, n, marks, n_marks), len = stop - s->length;
-        const int32_t *piece = tokens + s->length;
-        MF__TRY(mf__session_walk(s, piece, (size_t)len, stop == n ? logits : NULL, stop == n, err));
-        mf__session_commit(s, piece, len);
-        if (stop < n) MF__TRY(remember(s, err));
+        int64_t stop = next_stop(s, s->length, n, marks, n_marks);
+        mf_part part = {.session = s,
+                        .tokens = tokens + s->length,
+                        .n_tokens = (size_t)(stop - s->length),
+                        .logits = logits,
+                        .n_logits = stop == n};
+        MF__TRY(mf_eval(s->model, &part, 1, err));
+        if (stop < n) MF__TRY(mf_prompt_keep(s, err));
     }
     return MF_OK;
 }
 
+static mf_status begin(mf_session *s, const int32_t *tokens, int64_t n, mf__frozen **before, mf_error *err) {
+    mf__model_lock(s->model);
+    mf_status st = before ? mf__freeze(s, before, err) : MF_OK;
+    if (st == MF_OK) st = restore_prefix(s, tokens, n - 1, err); /* the last token is evaluated for its logits */
+    mf__model_unlock(s->model);
+    return st;
+}
+
+/* Back to what the session held; without that it is empty. */
+static void undo(mf_session *s, mf__frozen *before) {
+    mf_error why;
+    mf__model_lock(s->model);
+    if (before && mf__thaw(s, before, before->length, &why) != MF_OK) s->length = 0; /* the device is lost */
+    mf__frozen_free(s->model, before);
+    mf__model_unlock(s->model);
+}
+
 static mf_status run_or_undo(mf_session *s, const int32_t *tokens, int64_t n, const int64_t *marks, size_t n_marks,
                              float *logits, int64_t *n_reused, mf_error *err) {
-    mf__frozen *before;
-    MF__TRY(mf__freeze(s, &before, err));
-    mf_status st = run(s, tokens, n, marks, n_marks, logits, n_reused, err);
+    mf__frozen *before = NULL;
+    mf_status st = begin(s, tokens, n, &before, err);
+    *n_reused = s->length;
+    if (st == MF_OK) st = run(s, tokens, n, marks, n_marks, logits, err);
     if (st != MF_OK) {
-        mf_error why;
-        if (mf__thaw(s, before, before->length, &why) != MF_OK) s->length = 0; /* the device is lost: nothing is left */
+        undo(s, before);
+        return st;
     }
+    mf__model_lock(s->model);
     mf__frozen_free(s->model, before);
-    return st;
+    mf__model_unlock(s->model);
+    return MF_OK;
+}
+
+static mf_status check(const mf_session *s, const int32_t *tokens, size_t n, mf_error *err) {
+    if (!s || !tokens || n == 0)
+        return mf__fail(err, MF_E_INVALID, "mf_prompt: an argument is NULL or the prompt is empty");
+    if (n > (size_t)s->opt.n_ctx)
+        return mf__fail(err, MF_E_CONTEXT_FULL, "%zu tokens do not fit in a context of %d", n, s->opt.n_ctx);
+    return mf__check_tokens(s, tokens, n, err);
 }
 
 mf_status mf_prompt(mf_session *s, const int32_t *tokens, size_t n, const int64_t *marks, size_t n_marks, float *logits,
                     size_t logits_len, int64_t *n_reused, mf_error *err) {
     int64_t reused = 0;
     if (n_reused) *n_reused = 0;
-    if (!s || !tokens || !logits || n == 0 || (n_marks && !marks))
-        return mf__fail(err, MF_E_INVALID, "mf_prompt: an argument is NULL or the prompt is empty");
+    MF__TRY(check(s, tokens, n, err));
+    if (!logits || (n_marks && !marks))
+        return mf__fail(err, MF_E_INVALID, "mf_prompt: %s is NULL", logits ? "marks" : "logits");
     if (logits_len != (size_t)s->model->info.n_vocab)
         return mf__fail(err, MF_E_INVALID, "logits has room for %zu values, expected %d", logits_len,
                         s->model->info.n_vocab);
-    if (n > (size_t)s->opt.n_ctx)
-        return mf__fail(err, MF_E_CONTEXT_FULL, "%zu tokens do not fit in a context of %d", n, s->opt.n_ctx);
     if (n_marks > n) return mf__fail(err, MF_E_INVALID, "%zu marks in a prompt of %zu tokens", n_marks, n);
     for (size_t i = 0; i < n_marks; i++)
         if (marks[i] < 1 || marks[i] > (int64_t)n || (i && marks[i] <= marks[i - 1]))
             return mf__fail(err, MF_E_INVALID, "mark %zu is %lld; marks rise from 1 to %zu", i, (long long)marks[i], n);
-    MF__TRY(mf__check_tokens(s, tokens, n, err));
-    mf__model_lock(s->model);
     mf_status st = run_or_undo(s, tokens, (int64_t)n, marks, n_marks, logits, &reused, err);
-    mf__model_unlock(s->model);
     if (st == MF_OK && n_reused) *n_reused = reused;
+    return st;
+}
+
+mf_status mf_prompt_begin(mf_session *s, const int32_t *tokens, size_t n, int64_t *n_reused, mf_error *err) {
+    if (n_reused) *n_reused = 0;
+    MF__TRY(check(s, tokens, n, err));
+    MF__TRY(begin(s, tokens, (int64_t)n, NULL, err));
+    if (n_reused) *n_reused = s->length;
+    return MF_OK;
+}
+
+mf_status mf_prompt_keep(mf_session *s, mf_error *err) {
+    if (!s) return mf__fail(err, MF_E_INVALID, "mf_prompt_keep: session is NULL");
+    mf__model_lock(s->model);
+    mf_status st = remember(s, err);
+    mf__model_unlock(s->model);
     return st;
 }

@@ -82,8 +82,8 @@ mf_status mf__run_list_segments(const mf__pass *pass, int layer, int32_t first, 
         if (from >= to) continue;
         mf__layer_state *state = &list->states[list->n_segs];
         mf__session_bind_state(p->session, layer, p->fresh, state);
-        list->segs[list->n_segs++] = (mf__segment){
-            .row0 = from - first, .n_rows = to - from, .pos = p->pos + (from - p->row0), .state = state};
+        list->segs[list->n_segs++] =
+            (mf__segment){.row0 = from - first, .n_rows = to - from, .pos = p->pos + (from - p->row0), .state = state};
         r->n_segs++;
     }
     return MF_OK;

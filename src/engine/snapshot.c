@@ -115,7 +115,9 @@ static mf_status parse_current(const mf__snapshot_shape *shape, const uint8_t *d
     return MF_OK;
 }
 
-/* ---- versions 1 and 2: written by moeflux in Rust and C. No checksum, no tokens, f32 rows, a length per layer. ---- */
+/* ---- versions 1 and 2 -------------------------------------------------------------------------------------------- */
+
+/* Written by moeflux in Rust and C. No checksum, no tokens, f32 rows, a length per layer. */
 
 static mf_status old_layer(const mf__snapshot_shape *shape, int32_t l, const uint8_t *data, size_t size, size_t *at,
                            mf__snapshot_view *v, bool *first, mf_error *err) {

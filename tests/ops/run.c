@@ -84,12 +84,12 @@ static void start_sequence(runner *r, int s) {
 static void bind_state(runner *r, int s) {
     live *l = &r->seqs[s];
     int to = r->mode->in_place ? l->now : !l->now;
-    l->state = (mf__layer_state){
-        .kv = mf__kv_make(l->pool, l->pages, 0, OP_BLOCK_ROWS, r->rig->c->kv_type, r->rig->c->k_cols, r->rig->c->v_cols),
-        .conv_in = l->conv[l->now],
-        .conv_out = l->conv[to],
-        .delta_in = l->delta[l->now],
-        .delta_out = l->delta[to]};
+    l->state = (mf__layer_state){.kv = mf__kv_make(l->pool, l->pages, 0, OP_BLOCK_ROWS, r->rig->c->kv_type,
+                                                   r->rig->c->k_cols, r->rig->c->v_cols),
+                                 .conv_in = l->conv[l->now],
+                                 .conv_out = l->conv[to],
+                                 .delta_in = l->delta[l->now],
+                                 .delta_out = l->delta[to]};
     l->now = to;
 }
 
