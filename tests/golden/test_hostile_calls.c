@@ -172,6 +172,54 @@ static void test_batch_and_layer(void **state) {
     INVALID(mf_layer_forward(session, 0, hidden, INT_MAX, out, &err));
 }
 
+/* Every part is judged by itself: the one that is in order is evaluated. */
+static void test_parts(void **state) {
+    mf_part many[MF_MAX_PARTS + 1] = {{0}};
+    mf_error why = {0};
+    mf_session *other = tiny_session(model, 16, 0);
+    int64_t length = mf_memory_length(session);
+    (void)state;
+    INVALID(mf_eval(NULL, many, 1, &err));
+    INVALID(mf_eval(model, NULL, 1, &err));
+    INVALID(mf_eval(model, many, MF_MAX_PARTS + 1, &err));
+    INVALID(mf_eval(model, many, SIZE_MAX, &err));
+    INVALID(mf_eval(model, many, 1, &err)); /* no session */
+    assert_int_equal(mf_eval(model, NULL, 0, NULL), MF_OK);
+    const mf_part wrong[] = {
+        {.session = session, .n_tokens = 1},
+        {.session = session, .tokens = tokens, .n_tokens = 1, .n_logits = 1},
+        {.session = session, .tokens = tokens, .n_tokens = 1, .n_logits = SIZE_MAX, .logits = logits},
+        {.session = session, .tokens = tokens, .n_tokens = SIZE_MAX}};
+    const mf_status expected[] = {MF_E_INVALID, MF_E_INVALID, MF_E_INVALID, MF_E_CONTEXT_FULL};
+    for (size_t i = 0; i < 4; i++) {
+        mf_part parts[] = {wrong[i], {.session = other, .tokens = tokens, .n_tokens = 1}};
+        parts[0].error = &why;
+        REFUSED(expected[i], mf_eval(model, parts, 2, &err));
+        assert_int_equal(parts[0].status, expected[i]);
+        assert_int_equal(parts[1].status, MF_OK);
+        assert_string_equal(why.text, err.text);
+        assert_int_equal(mf_memory_length(other), (int64_t)i + 1);
+    }
+    mf_part twice[] = {{.session = other, .tokens = tokens, .n_tokens = 1},
+                       {.session = other, .tokens = tokens, .n_tokens = 1}};
+    INVALID(mf_eval(model, twice, 2, &err));
+    assert_int_equal(mf_memory_length(other), 5);
+    assert_int_equal(mf_memory_length(session), length);
+    mf_session_free(other);
+}
+
+static void test_prompt_in_steps(void **state) {
+    int64_t reused = 7;
+    (void)state;
+    INVALID(mf_prompt_begin(NULL, tokens, 4, &reused, &err));
+    assert_int_equal(reused, 0);
+    INVALID(mf_prompt_begin(session, NULL, 4, &reused, &err));
+    INVALID(mf_prompt_begin(session, tokens, 0, NULL, &err));
+    REFUSED(MF_E_CONTEXT_FULL, mf_prompt_begin(session, tokens, SIZE_MAX, NULL, &err));
+    INVALID(mf_prompt_keep(NULL, &err));
+    assert_int_equal(mf_prompt_keep(session, NULL), MF_OK);
+}
+
 static void test_prompt(void **state) {
     static const int64_t wrong[][2] = {{0, 2}, {-1, 2}, {2, 1}, {1, 1}, {1, 5}, {INT64_MIN, INT64_MAX}};
     int64_t marks[] = {1, 2}, reused = 7;
@@ -368,6 +416,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_session),
         cmocka_unit_test(test_eval),
         cmocka_unit_test(test_batch_and_layer),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_prompt_in_steps),
         cmocka_unit_test(test_prompt),
         cmocka_unit_test(test_state),
         cmocka_unit_test(test_memory_and_checkpoints),
