@@ -5,6 +5,9 @@
  *   mf_session  one sequence of tokens: its KV cache and recurrent state. One thread at a time.
  *   mf_text     tokenizer and chat template. Read-only; share it.
  *   mf_sampler  chooses tokens; has a seed and a history. One thread at a time.
+ *   mf_form     what an answer must be like (a schema, an expression). Read-only; share it.
+ *   mf_reply    from a request to an answer in events: prompt, sampler, form, stop texts, tool calls. It evaluates
+ *               nothing itself. One thread at a time.
  *
  * The rules:
  *   - Every fallible function returns mf_status: MF_OK (0) or a negative code. The sentence that says which file,
@@ -314,11 +317,25 @@ typedef struct mf_text_stream {
 mf_status mf_text_decode(const mf_text *text, mf_text_stream *stream, const int32_t *ids, size_t n_ids, char *utf8,
                          size_t max, size_t *n, mf_error *err);
 
+typedef struct mf_text_info {
+    bool has_chat;      /* there is a chat format: the model's template, or the usual <|im_start|> one */
+    bool has_tools;     /* ... and it knows tools; otherwise replies describe them in the system message */
+    bool has_reasoning; /* ... and it can be told to reason or not */
+    int32_t n_tokens;   /* highest id + 1; a model's n_vocab may be larger */
+} mf_text_info;
+
+void mf_text_info_get(const mf_text *text, mf_text_info *out);
+
+/* The bytes of one token, which may be a part of a character; borrowed, *n 0 for an id without a token. */
+const char *mf_text_token(const mf_text *text, int32_t id, size_t *n);
+
 /* The model's own chat template applied to a request in JSON:
  *   {"messages": [{"role": "user", "content": "Hi"}], "tools": [...], "add_generation_prompt": true, "extra": {...}}
- * where all but messages may be absent, and extra has more variables of the template. The result is to be encoded with
- * special. MF_E_NOT_FOUND where the model has no chat template, MF_E_INVALID where the template refuses the request. */
-mf_status mf_text_chat(const mf_text *text, const char *request, size_t size, char *utf8, size_t max, size_t *n,
+ * where all but messages may be absent, and extra has more variables of the template. The result is the prompt's
+ * tokens: markers that the template writes are tokens, those in any string of the request are ordinary text
+ * (mf_text_decode shows how it looks). MF_E_NOT_FOUND where the model has no chat format, MF_E_FORMAT for what is no
+ * request, MF_E_INVALID where the template refuses it. */
+mf_status mf_text_chat(const mf_text *text, const char *request, size_t size, int32_t *ids, size_t max, size_t *n,
                        mf_error *err);
 
 /* ---- choosing a token from logits --------------------------------------------------------------------------------
@@ -358,6 +375,229 @@ int32_t mf_sampler_next(mf_sampler *sampler, const float *logits);
 /* Tells the sampler that a token is part of the text, for the penalties. Allocates nothing. */
 void mf_sampler_accept(mf_sampler *sampler, int32_t id);
 void mf_sampler_reset(mf_sampler *sampler); /* as freshly created: seed and history */
+
+/* The same among the tokens that a mask allows: bit id % 32 of word id / 32. NULL allows all. */
+int32_t mf_sampler_next_masked(mf_sampler *sampler, const float *logits, const uint32_t *mask);
+
+/* What the model recommends in its generation_config.json; opt is as it was where that says nothing. */
+mf_status mf_sampler_options_load(mf_sampler_options *opt, const char *dir, mf_error *err);
+
+typedef struct mf_logprob {
+    int32_t id;
+    float logprob; /* natural logarithm; -INFINITY for a token that cannot be */
+} mf_logprob;
+
+/* Log-probabilities under the plain softmax of a row of logits: that of `chosen` is returned; the *n_top best tokens
+ * (best first, ties to the lower id) go into top, and *n_top becomes how many there were. n_top may be NULL. */
+float mf_logprobs(const float *logits, int32_t n_vocab, int32_t chosen, mf_logprob *top, int *n_top);
+
+/* ---- forms: what an answer must be like --------------------------------------------------------------------------
+ *
+ * A form is compiled once and shared between threads; a constraint is one answer on its way through it. Every text that
+ * can be begun within a constraint can be finished. */
+
+typedef enum mf_form_kind {
+    MF_FORM_JSON,        /* any JSON object or array; source is not looked at */
+    MF_FORM_JSON_OBJECT, /* any JSON object; likewise */
+    MF_FORM_SCHEMA,      /* JSON that is valid for the JSON Schema in source */
+    MF_FORM_REGEX,       /* a text that matches as a whole */
+    MF_FORM_GRAMMAR      /* rules "name ::= ...", of which root is the text */
+} mf_form_kind;
+
+typedef struct mf_form mf_form;
+
+/* MF_E_FORMAT for a source that is no schema, expression or grammar; MF_E_UNSUPPORTED for keywords that cannot be
+ * enforced. */
+mf_status mf_form_create(mf_form_kind kind, const char *source, size_t size, mf_form **out, mf_error *err);
+void mf_form_free(mf_form *form); /* NULL is fine; constraints and replies made with it keep what they need */
+
+typedef struct mf_constraint mf_constraint;
+
+/* text must outlive it. eos: the tokens that end an answer; they are allowed exactly when the text so far is complete.
+ */
+mf_status mf_constraint_create(const mf_form *form, const mf_text *text, int32_t n_vocab, const int32_t *eos, int n_eos,
+                               mf_constraint **out, mf_error *err);
+void mf_constraint_free(mf_constraint *constraint); /* NULL is fine */
+void mf_constraint_reset(mf_constraint *constraint);
+/* The tokens that may come next, for mf_sampler_next_masked; valid until the next call on the constraint. */
+mf_status mf_constraint_mask(mf_constraint *constraint, const uint32_t **mask, mf_error *err);
+/* Goes on by one token; MF_E_INVALID, with nothing changed, for one that may not come. */
+mf_status mf_constraint_accept(mf_constraint *constraint, int32_t token, mf_error *err);
+bool mf_constraint_complete(const mf_constraint *constraint); /* the text so far is valid as a whole */
+bool mf_constraint_ended(const mf_constraint *constraint);    /* ... and nothing can follow */
+/* The shortest text that completes what was said so far; a buffer as in mf_text_encode. */
+mf_status mf_constraint_shortest(mf_constraint *constraint, char *utf8, size_t max, size_t *n, mf_error *err);
+
+/* ---- answers taken apart -----------------------------------------------------------------------------------------
+ *
+ * What a model says becomes events while it is said: reasoning, text, tool calls. Text goes in as it is decoded, in
+ * pieces of any size, and the events are the same however it is cut, but for where text and arguments are cut. Markers,
+ * whole or partial, never come out as text; white space next to them is dropped. A tool call that cannot be read comes
+ * out as text with its markers, so that nothing is lost. */
+
+typedef enum mf_event_kind {
+    MF_EVENT_REASONING, /* text */
+    MF_EVENT_TEXT,      /* text: the answer */
+    MF_EVENT_CALL,      /* a tool call begins: call, name, id */
+    MF_EVENT_ARGUMENTS, /* text: a piece of its arguments; all pieces together are a JSON object */
+    MF_EVENT_CALL_END,  /* the call is complete */
+    MF_EVENT_TOKEN      /* of replies, where asked for: token, text (its bytes), logprob, top, part */
+} mf_event_kind;
+
+typedef struct mf_event {
+    mf_event_kind kind;
+    const char *text; /* whole characters, but for tokens; not NUL-terminated; valid during the call, like all here */
+    size_t n_text;
+    int call;         /* of the three about calls: 0, 1, ... in this answer */
+    const char *name; /* of a call's beginning: the tool, NUL-terminated */
+    const char *id;   /* ...: what the model calls it, or NULL where the model gives no ids */
+    int32_t token;
+    mf_event_kind part; /* of a token: whether it belongs to REASONING, TEXT or ARGUMENTS (a call with its markers) */
+    float logprob;
+    const mf_logprob *top; /* the likeliest, best first */
+    int n_top;
+} mf_event;
+
+/* A status other than MF_OK stops whoever calls it, which then returns that status. */
+typedef mf_status mf_event_fn(void *user, const mf_event *event);
+
+typedef struct mf_answer mf_answer;
+
+typedef struct mf_answer_options {
+    const char *tools; /* the request's tools, JSON: they give untyped arguments their types; NULL: by their looks */
+    size_t n_tools;    /* bytes */
+    bool in_reasoning; /* the prompt already began the reasoning */
+    mf_event_fn *fn;
+    void *user;
+} mf_answer_options;
+
+mf_status mf_answer_create(const mf_text *text, const mf_answer_options *opt, mf_answer **out, mf_error *err);
+void mf_answer_free(mf_answer *answer); /* NULL is fine */
+mf_status mf_answer_push(mf_answer *answer, const char *utf8, size_t n, mf_error *err);
+mf_status mf_answer_finish(mf_answer *answer, mf_error *err); /* it is over: gives out what was held back */
+
+/* ---- replies: from a request to an answer, token by token ---------------------------------------------------------
+ *
+ * A reply knows everything about an answer but how to evaluate: it gives tokens and takes logits, so that a scheduler
+ * can bring the tokens of many replies into one pass. One thread at a time; different replies are independent.
+ *
+ *   mf_reply_create(text, info, &opt, &reply, &err);
+ *   mf_reply_prompt_get(reply, &p);
+ *   mf_prompt(session, p.ids, p.n_ids, p.marks, p.n_marks, logits, n_vocab, NULL, &err);
+ *   while (mf_reply_step(reply, logits, &ids, &n, &err) == MF_OK && n)
+ *       mf_eval_prompt(session, ids, n, mf_memory_length(session), logits, n_vocab, &err);
+ */
+
+typedef struct mf_reply mf_reply;
+
+typedef enum mf_tool_choice {
+    MF_TOOLS_AUTO,     /* calls or not, as the model likes */
+    MF_TOOLS_NONE,     /* no call: the tools are in the prompt, but calls cannot be made */
+    MF_TOOLS_REQUIRED, /* at least one call, and no text */
+    MF_TOOLS_NAMED     /* one call of tool_name */
+} mf_tool_choice;
+
+/* Where a state is worth keeping: after a message of the request (0 is the first), or after part number `part` of its
+ * content. */
+typedef struct mf_reply_mark {
+    int32_t message;
+    int32_t part; /* -1: the whole message */
+} mf_reply_mark;
+
+#define MF_REPLY_MAX_STOPS 64
+#define MF_REPLY_MAX_MARKS 64
+#define MF_REPLY_MAX_LOGPROBS 64
+
+typedef struct mf_reply_options {
+    /* What is asked, one of three: a chat request as mf_text_chat takes it ("add_generation_prompt" is not looked at),
+     * a text to continue, or tokens to continue. Of the latter two all that comes is text. */
+    const char *request;
+    size_t request_size;
+    const char *text;
+    size_t text_size;
+    bool text_special; /* markers in text become tokens */
+    const int32_t *ids;
+    size_t n_ids;
+
+    bool continue_last;    /* chat: the last message is the assistant's and unfinished: the reply goes on with it */
+    mf_switch reasoning;   /* chat; AUTO: as the template does when it is not told */
+    const char *effort;    /* chat: "low", "medium", "high" or what the template knows; NULL: not told */
+    int64_t max_reasoning; /* chat: tokens of reasoning before it is ended; 0: no limit */
+    mf_tool_choice tool_choice;
+    const char *tool_name;
+    bool one_call; /* at most one tool call */
+
+    mf_sampler_options sampling;
+    int64_t max_tokens;       /* -1: as many as there is room for */
+    int64_t n_ctx;            /* positions there are for prompt and answer together; 0: no limit */
+    const char *const *stops; /* texts that end the answer and do not come out; they are looked for in the text alone */
+    int n_stops;
+    const mf_form *form; /* what the text must be like, behind the reasoning; NULL: anything */
+    bool ignore_eos;     /* the model cannot end by itself */
+
+    bool tokens;    /* MF_EVENT_TOKEN for every token */
+    int n_logprobs; /* ... with so many of the likeliest; -1: not even the token's own is computed */
+
+    const mf_reply_mark *marks; /* more places where states are worth keeping */
+    int n_marks;
+    /* Tokens of an earlier prompt with the model's answer. Where their text is the beginning of this prompt's they are
+     * taken as they are, since a model may spell a text with other tokens than the tokenizer does. */
+    const int32_t *known;
+    size_t n_known;
+
+    mf_event_fn *fn; /* gets the events, during mf_reply_step and mf_reply_finish; NULL: nobody */
+    void *user;
+} mf_reply_options;
+
+void mf_reply_options_init(mf_reply_options *opt);
+
+/* info: of the model that evaluates; its n_vocab, eos and n_eos are used. text and what fn needs must outlive the
+ * reply; all else is copied. MF_E_CONTEXT_FULL where the prompt leaves no room for a token within n_ctx. */
+mf_status mf_reply_create(const mf_text *text, const mf_model_info *info, const mf_reply_options *opt, mf_reply **out,
+                          mf_error *err);
+void mf_reply_free(mf_reply *reply); /* NULL is fine */
+
+typedef struct mf_reply_prompt {
+    const int32_t *ids;
+    size_t n_ids;
+    const int64_t
+        *marks; /* rising, as mf_prompt takes them: ends of the system prompt, of turns, those asked for, end */
+    size_t n_marks;
+    const int64_t *asked; /* [opt.n_marks]: where each mark of the options came to lie; 0: nowhere */
+    bool in_reasoning;    /* the prompt ends where the model has begun to reason */
+} mf_reply_prompt;
+
+void mf_reply_prompt_get(const mf_reply *reply, mf_reply_prompt *out); /* borrowed */
+
+/* Takes the logits of the token evaluated last and chooses the next. *ids (borrowed until the next call) are to be
+ * evaluated before the next step: usually one, several where text is forced. *n 0: the reply has ended, and
+ * mf_reply_result says why. After an error the reply has ended, too. */
+mf_status mf_reply_step(mf_reply *reply, const float *logits, const int32_t **ids, size_t *n, mf_error *err);
+
+typedef enum mf_reply_end {
+    MF_END_NONE,       /* not yet */
+    MF_END_STOP,       /* the model ended */
+    MF_END_STOP_TEXT,  /* a text of stops came: result.stop says which */
+    MF_END_LENGTH,     /* max_tokens */
+    MF_END_TOOL_CALLS, /* the model ended with tool calls, which it waits for */
+    MF_END_COMPLETE,   /* the form is filled, nothing can follow */
+    MF_END_CONTEXT,    /* n_ctx */
+    MF_END_CANCELLED,  /* mf_reply_finish */
+    MF_END_FAILED      /* a step failed */
+} mf_reply_end;
+
+typedef struct mf_reply_result {
+    mf_reply_end end;
+    int stop;            /* with MF_END_STOP_TEXT: index in stops; -1 */
+    int n_calls;         /* tool calls that came out */
+    int64_t n_prompt;    /* tokens */
+    int64_t n_made;      /* chosen tokens, the one that ends the answer left out */
+    int64_t n_reasoning; /* ... of which reasoning */
+} mf_reply_result;
+
+/* Ends a reply from outside: what was said so far comes out. Nothing happens where it has ended already. */
+mf_status mf_reply_finish(mf_reply *reply, mf_error *err);
+void mf_reply_result_get(const mf_reply *reply, mf_reply_result *out);
 
 /* ---- counters: how the experts came ------------------------------------------------------------------------------ */
 

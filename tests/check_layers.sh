@@ -14,6 +14,7 @@ level() {
     weights | store | backend) echo 2 ;;
     model) echo 3 ;;
     engine | convert) echo 4 ;;
+    reply) echo 5 ;;
     *) echo unknown ;;
     esac
 }

@@ -1,25 +1,23 @@
 /* A model opened for talking to, and one answer from it.
  *
- *   ids -> mf_prompt -> logits -> sampler (within the grammar) -> id -> detokenizer -> reasoning | answer | tool calls
- *                         ^                                      |
- *                         +------------- mf_eval_token ----------+
+ *   mf_reply: prompt -> mf_prompt -> logits -> mf_reply_step -> tokens -> mf_eval_prompt -> logits -> ...
+ *                                                   |
+ *                                                   +-> events: reasoning | answer | tool calls
  */
 #ifndef MOEFLUX_ANSWER_H
 #define MOEFLUX_ANSWER_H
 
 #include "sampling.h"
-#include "text/chat.h"
 
 typedef struct talker {
     mf_model *model;
     const mf_model_info *info;
     mf_session *session;
     int32_t n_ctx;
-    mf__tokenizer *tok;
-    mf__chat format;
-    float *logits;        /* of the token evaluated last */
-    mf__grammar *grammar; /* NULL: answers are free */
-    mf__token_trie *trie; /* with a grammar */
+    mf_text *text;
+    mf_text_info about; /* the text */
+    float *logits;      /* of the token evaluated last */
+    mf_form *form;      /* NULL: answers are free */
 } talker;
 
 /* Fills in what sampling leaves open. */
@@ -28,17 +26,11 @@ mf_status talker_open(const char *dir, const app_model_options *opt, sampling_op
 void talker_close(talker *t);
 
 typedef struct answer_request {
-    const int32_t *ids;
-    size_t n_ids;
-    const int64_t *marks;
-    size_t n_marks;
+    mf_reply_options options; /* the question and who gets the events; the rest comes from here: */
     const sampling_options *sampling;
     uint64_t seed;
-    bool raw;                                                   /* no notation: all text is answer */
-    bool in_reasoning;                                          /* the prompt ends inside <think> */
-    mf__out_fn *fn;                                             /* gets the text as it comes */
-    void (*token)(void *user, int32_t id, const float *logits); /* every token chosen; may be NULL */
-    void *user;                                                 /* of both */
+    void (*before)(void *user,
+                   const mf_reply_prompt *p); /* before the prompt is evaluated; options.user; may be NULL */
 } answer_request;
 
 typedef struct answer {

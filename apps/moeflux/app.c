@@ -144,6 +144,22 @@ int app_interrupt_code(void) {
 
 /* ---- models ---------------------------------------------------------------------------------------------------- */
 
+bool app_path_exists(const char *path) {
+    return mf__path_exists(path);
+}
+
+char *app_state_path(const char *name) {
+    char *dir = app_user_path("XDG_STATE_HOME", ".local/state", "");
+    for (char *slash = dir ? strchr(dir + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mf__dir_make(dir, NULL);
+        *slash = '/';
+    }
+    bool there = dir && mf__dir_make(dir, NULL) == MF_OK;
+    free(dir);
+    return there ? app_user_path("XDG_STATE_HOME", ".local/state", name) : NULL;
+}
+
 bool app_has_file(const char *dir, const char *name) {
     char *path = mf__path_join(dir, name);
     bool found = path && mf__path_exists(path);

@@ -79,6 +79,10 @@ void app_watch_interrupts(void);
 int app_take_interrupt(void); /* the signal's number, which is then forgotten; 0: none came */
 int app_interrupt_code(void); /* 128 + the signal's number */
 
+/* A file in one's own folder $XDG_STATE_HOME/moeflux, which is made when it is missing; malloc'd; NULL: none. */
+char *app_state_path(const char *name);
+
+bool app_path_exists(const char *path);
 bool app_has_file(const char *dir, const char *name);
 
 double app_seconds(void); /* monotonic */

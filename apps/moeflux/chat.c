@@ -11,8 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file.h"
-#include "chat_prompt.h"
 #include "options.h"
 
 #define LONG_PROMPT 256                /* tokens */
@@ -64,7 +62,7 @@ mf_status chat_load(chat *c, const char *path, mf_error *err) {
     mf_error why;
     MF__TRY(conversation_load(&c->talk, path, err));
     char *beside = state_path(path);
-    mf_status st = beside && mf__path_exists(beside) ? talker_load(&c->talker, beside, &why) : MF_OK;
+    mf_status st = beside && app_path_exists(beside) ? talker_load(&c->talker, beside, &why) : MF_OK;
     if (st != MF_OK) chat_note(c, "the conversation will be evaluated again, its state does not fit: %s", why.text);
     free(beside);
     json_decref(c->pending);
@@ -82,7 +80,8 @@ static void keep(chat *c) {
  */
 
 /* A long prompt takes its time; on a terminal a line says so until the answer begins. */
-static void show_reading(chat *c, const chat_prompt *p) {
+static void show_reading(void *user, const mf_reply_prompt *p) {
+    chat *c = user;
     const int32_t *held = mf_memory_tokens(c->talker.session);
     size_t n_held = (size_t)mf_memory_length(c->talker.session), same = 0;
     while (same < n_held && same < p->n_ids && held[same] == p->ids[same]) same++;
@@ -96,7 +95,7 @@ static void hide_reading(chat *c) {
     c->reading = false;
 }
 
-static mf_status on_event(void *user, const mf__out_event *event) {
+static mf_status on_event(void *user, const mf_event *event) {
     chat *c = user;
     mf_error err;
     hide_reading(c);
@@ -112,24 +111,20 @@ static void status_line(const chat *c, const answer *a) {
 }
 
 static mf_status make_answer(chat *c, answer *a, mf_error *err) {
-    const talker *t = &c->talker;
-    chat_prompt p;
-    mf__chat_request q = {.messages = c->talk.messages, .think = c->talk.think, .open_answer = true};
-    MF__TRY(chat_prompt_make(&t->format, t->tok, &q, mf_memory_tokens(t->session), (size_t)mf_memory_length(t->session),
-                             &p, err));
-    answer_request r = {.ids = p.ids,
-                        .n_ids = p.n_ids,
-                        .marks = p.marks,
-                        .n_marks = p.n_marks,
-                        .sampling = &c->sampling,
-                        .seed = c->sampling.seed + c->n_answers++,
-                        .in_reasoning = p.in_reasoning,
-                        .fn = on_event,
-                        .user = c};
-    show_reading(c, &p);
+    answer_request r = {.sampling = &c->sampling, .seed = c->sampling.seed + c->n_answers++, .before = show_reading};
+    char *request = conversation_request(&c->talk);
+    if (!request) return mf__fail(err, MF_E_NOMEM, "no memory for the request");
+    mf_reply_options_init(&r.options);
+    r.options.request = request;
+    r.options.request_size = strlen(request);
+    r.options.reasoning = c->talk.think;
+    r.options.known = mf_memory_tokens(c->talker.session);
+    r.options.n_known = (size_t)mf_memory_length(c->talker.session);
+    r.options.fn = on_event;
+    r.options.user = c;
     mf_status st = answer_make(&c->talker, &r, a, err);
     hide_reading(c);
-    chat_prompt_free(&p);
+    free(request);
     return st;
 }
 
@@ -148,9 +143,7 @@ void chat_answer(chat *c) {
     bool nothing = said_nothing(&c->said) && (st != MF_OK || a.interrupted);
     if (nothing)
         take_back(c);
-    else if (conversation_answer(&c->talk, &c->said,
-                                 c->talker.format.out == MF__OUT_HARMONY ? "thinking" : "reasoning_content",
-                                 &why) != MF_OK)
+    else if (conversation_answer(&c->talk, &c->said, &why) != MF_OK)
         chat_error(c, &why);
     if (st != MF_OK)
         chat_error(c, &err);
@@ -203,30 +196,17 @@ static int converse(chat *c) {
     return code;
 }
 
-/* One's own file; the folder is made when it is missing. malloc'd; NULL: none. */
-static char *history_path(void) {
-    char *dir = app_user_path("XDG_STATE_HOME", ".local/state", "");
-    for (char *slash = dir ? strchr(dir + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mf__dir_make(dir, NULL);
-        *slash = '/';
-    }
-    bool there = dir && mf__dir_make(dir, NULL) == MF_OK;
-    free(dir);
-    return there ? app_user_path("XDG_STATE_HOME", ".local/state", "chat_history") : NULL;
-}
-
 static mf_status prepare(chat *c, const char *dir, const char *system, mf_error *err) {
     c->model.prompt_cache_ram = c->model.ram && c->model.ram / 8 < CACHE_RAM ? c->model.ram / 8 : CACHE_RAM;
     MF__TRY(talker_open(dir, &c->model, &c->sampling, &c->talker, err));
-    if (!c->talker.format.jinja)
+    if (!c->talker.about.has_chat)
         return mf__fail(err, MF_E_UNSUPPORTED,
                         "%s has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); "
                         "moeflux run --raw continues texts",
                         dir);
-    if (c->file && mf__path_exists(c->file)) MF__TRY(chat_load(c, c->file, err));
+    if (c->file && app_path_exists(c->file)) MF__TRY(chat_load(c, c->file, err));
     if (system) MF__TRY(conversation_set_system(&c->talk, system, err));
-    char *history = c->terminal ? history_path() : NULL;
+    char *history = c->terminal ? app_state_path("chat_history") : NULL;
     c->in = lines_open(c->terminal, history);
     free(history);
     return c->in ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for lines");

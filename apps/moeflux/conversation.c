@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json.h"
 
 #define VERSION 1
 #define MAX_FILE ((size_t)1 << 30)
@@ -84,28 +85,42 @@ static mf_status append_text(mf__strbuf *to, const char *text, size_t n, mf_erro
     return mf__strbuf_append(to, text, n, err);
 }
 
-mf_status said_event(said *s, const mf__out_event *e, mf_error *err) {
-    if (e->kind == MF__OUT_TEXT) return append_text(&s->text, e->text, e->n_text, err);
-    if (e->kind == MF__OUT_REASONING) return append_text(&s->reasoning, e->text, e->n_text, err);
+static mf_status add_call(said *s, mf_error *err) {
     json_error_t why;
-    json_t *arguments = json_loadb(e->text, e->n_text, JSON_ALLOW_NUL, &why);
-    if (!arguments) arguments = json_stringn(e->text, e->n_text);
-    json_t *call = json_pack("{s:s, s:{s:s, s:o}}", "type", "function", "function", "name", e->name, "arguments",
-                             arguments ? arguments : json_object());
+    const char *text = s->call_arguments.data ? s->call_arguments.data : "";
+    json_t *arguments = json_loadb(text, s->call_arguments.size, JSON_ALLOW_NUL, &why);
+    if (!arguments) arguments = json_stringn(text, s->call_arguments.size);
+    json_t *call =
+        json_pack("{s:s, s:{s:s, s:o}}", "type", "function", "function", "name",
+                  s->call_name.data ? s->call_name.data : "", "arguments", arguments ? arguments : json_object());
     if (!s->calls) s->calls = json_array();
     return call && s->calls && !json_array_append_new(s->calls, call) ? MF_OK : no_memory(err);
+}
+
+mf_status said_event(said *s, const mf_event *e, mf_error *err) {
+    switch (e->kind) {
+    case MF_EVENT_TEXT: return append_text(&s->text, e->text, e->n_text, err);
+    case MF_EVENT_REASONING: return append_text(&s->reasoning, e->text, e->n_text, err);
+    case MF_EVENT_CALL:
+        mf__strbuf_clear(&s->call_name);
+        mf__strbuf_clear(&s->call_arguments);
+        return mf__strbuf_append(&s->call_name, e->name, strlen(e->name), err);
+    case MF_EVENT_ARGUMENTS: return mf__strbuf_append(&s->call_arguments, e->text, e->n_text, err);
+    case MF_EVENT_CALL_END: return add_call(s, err);
+    default: return MF_OK;
+    }
 }
 
 bool said_nothing(const said *s) {
     return !s->text.size && !s->reasoning.size && !s->calls;
 }
 
-mf_status conversation_answer(conversation *c, const said *s, const char *reasoning_key, mf_error *err) {
+mf_status conversation_answer(conversation *c, const said *s, mf_error *err) {
     json_t *m = message("assistant", s->text.data ? s->text.data : "", s->text.size);
     if (!m) return no_memory(err);
     int bad = 0;
     if (s->reasoning.size)
-        bad |= json_object_set_new(m, reasoning_key, json_stringn(s->reasoning.data, s->reasoning.size));
+        bad |= json_object_set_new(m, "reasoning_content", json_stringn(s->reasoning.data, s->reasoning.size));
     if (s->calls) bad |= json_object_set(m, "tool_calls", s->calls);
     bad |= json_array_append_new(c->messages, m);
     return bad ? no_memory(err) : MF_OK;
@@ -122,10 +137,19 @@ void said_free(said *s) {
     said_clear(s);
     mf__strbuf_free(&s->text);
     mf__strbuf_free(&s->reasoning);
+    mf__strbuf_free(&s->call_name);
+    mf__strbuf_free(&s->call_arguments);
 }
 
 /* ---- files --------------------------------------------------------------------------------------------------------
  */
+
+char *conversation_request(const conversation *c) {
+    json_t *root = json_pack("{s:O}", "messages", c->messages);
+    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    return text;
+}
 
 mf_status conversation_save(const conversation *c, const char *model, const char *path, mf_error *err) {
     json_t *root = json_pack("{s:i, s:s, s:s, s:O}", "moeflux_conversation", VERSION, "model", model, "think",

@@ -5,8 +5,9 @@
 #ifndef MOEFLUX_CONVERSATION_H
 #define MOEFLUX_CONVERSATION_H
 
-#include "base/json.h"
-#include "text/outparse/outparse.h"
+#include <jansson.h>
+
+#include "app.h"
 
 typedef struct conversation {
     json_t *messages; /* perhaps a system message, then user and assistant in turn */
@@ -24,6 +25,9 @@ void conversation_reset(conversation *c); /* keeps the system message */
 /* Removes the last message if it has that role, which is returned (decref it); NULL: it has not. */
 json_t *conversation_take(conversation *c, const char *role);
 
+/* {"messages": ...}, as mf_reply takes it; malloc'd, NULL: no memory. */
+char *conversation_request(const conversation *c);
+
 mf_status conversation_save(const conversation *c, const char *model, const char *path, mf_error *err);
 /* c is replaced when all is well, and unchanged otherwise. */
 mf_status conversation_load(conversation *c, const char *path, mf_error *err);
@@ -31,13 +35,13 @@ mf_status conversation_load(conversation *c, const char *path, mf_error *err);
 /* An assistant's message, collected from events. */
 typedef struct said {
     mf__strbuf text, reasoning;
-    json_t *calls; /* NULL: none */
+    json_t *calls;                        /* NULL: none */
+    mf__strbuf call_name, call_arguments; /* of the call at hand */
 } said;
 
-mf_status said_event(said *s, const mf__out_event *event, mf_error *err);
+mf_status said_event(said *s, const mf_event *event, mf_error *err);
 bool said_nothing(const said *s);
-/* reasoning_key: what the model's template calls reasoning. */
-mf_status conversation_answer(conversation *c, const said *s, const char *reasoning_key, mf_error *err);
+mf_status conversation_answer(conversation *c, const said *s, mf_error *err);
 void said_clear(said *s);
 void said_free(said *s);
 

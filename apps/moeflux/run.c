@@ -6,7 +6,6 @@
 
 #include "answer.h"
 #include "app.h"
-#include "chat_prompt.h"
 #include "options.h"
 #include "screen.h"
 
@@ -27,78 +26,63 @@ typedef struct run_state {
     const run_options *opt;
     talker talker;
     screen screen;
-    chat_prompt prompt;
-    bool chat; /* the prompt is a request in the model's chat format */
+    mf__strbuf from_stdin;
+    const char *text; /* the prompt */
+    size_t size;
+    char *request; /* as a request in the model's chat format; NULL: the prompt is a text to continue */
 } run_state;
 
 /* ---- the prompt ------------------------------------------------------------------------------------------------ */
 
-/* The request as a conversation of one message, ready for the answer. */
-static mf_status ask(run_state *s, const char *text, size_t size, mf_error *err) {
-    json_t *content = json_stringn(text, size);
+/* The prompt as a conversation of one message. */
+static mf_status make_request(run_state *s, mf_error *err) {
+    json_t *content = json_stringn(s->text, s->size);
     if (!content) return mf__fail(err, MF_E_INVALID, "the prompt is not valid UTF-8");
     json_t *messages = json_array();
     if (s->opt->system)
         json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", s->opt->system));
     json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content", content));
-    mf__chat_request r = {.messages = messages, .think = (mf_switch)s->opt->think, .open_answer = true};
-    const talker *t = &s->talker;
-    mf_status st = chat_prompt_make(&t->format, t->tok, &r, NULL, 0, &s->prompt, err);
-    json_decref(messages);
-    return st;
-}
-
-/* A text to continue; it is printed first: it belongs to the text. */
-static mf_status continue_text(run_state *s, const char *text, size_t size, mf_error *err) {
-    MF__TRY(mf__tokenizer_encode(s->talker.tok, text, size, true, &s->prompt.ids, &s->prompt.n_ids, err));
-    if (!s->prompt.n_ids) return mf__fail(err, MF_E_INVALID, "the prompt has no tokens");
-    s->prompt.marks[s->prompt.n_marks++] = (int64_t)s->prompt.n_ids;
-    return screen_event(&s->screen, &(mf__out_event){.kind = MF__OUT_TEXT, .text = text, .n_text = size});
+    json_t *root = json_pack("{s:o}", "messages", messages);
+    s->request = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    return s->request ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for the request");
 }
 
 /* Without --prompt the opening of a story is continued. With it, a model that has a chat format is asked; --raw, or a
  * model that has none, continues the text. */
 static mf_status make_prompt(run_state *s, mf_error *err) {
     const run_options *opt = s->opt;
-    mf__strbuf from_stdin = {0};
-    const char *text = opt->prompt ? opt->prompt : OPENING;
-    size_t size = strlen(text);
-    mf_status st = MF_OK;
-    s->chat = opt->prompt && !opt->raw && s->talker.format.jinja;
-    screen_init(&s->screen, s->chat && screen_has_styles());
-    if (!strcmp(text, "-")) {
-        st = app_read_stdin(&from_stdin, err);
-        text = from_stdin.data ? from_stdin.data : "";
-        size = from_stdin.size;
+    bool chat = opt->prompt && !opt->raw && s->talker.about.has_chat;
+    s->text = opt->prompt ? opt->prompt : OPENING;
+    s->size = strlen(s->text);
+    screen_init(&s->screen, chat && screen_has_styles());
+    if (!strcmp(s->text, "-")) {
+        MF__TRY(app_read_stdin(&s->from_stdin, err));
+        s->text = s->from_stdin.data ? s->from_stdin.data : "";
+        s->size = s->from_stdin.size;
     }
-    if (st == MF_OK && !size) st = mf__fail(err, MF_E_INVALID, "the prompt is empty");
-    if (st == MF_OK && strlen(text) != size) st = mf__fail(err, MF_E_INVALID, "the prompt has a zero byte in it");
-    if (st == MF_OK) st = s->chat ? ask(s, text, size, err) : continue_text(s, text, size, err);
-    mf__strbuf_free(&from_stdin);
-    return st;
+    if (!s->size) return mf__fail(err, MF_E_INVALID, "the prompt is empty");
+    if (strlen(s->text) != s->size) return mf__fail(err, MF_E_INVALID, "the prompt has a zero byte in it");
+    return chat ? make_request(s, err) : MF_OK;
 }
 
 /* ---- log-probabilities ------------------------------------------------------------------------------------------ */
 
 static json_t *token_text(const run_state *s, int32_t id) {
     size_t n;
-    const char *bytes = mf__tokenizer_bytes(s->talker.tok, id, &n);
-    json_t *text = json_stringn(bytes ? bytes : "", n);
+    const char *bytes = mf_text_token(s->talker.text, id, &n);
+    json_t *text = json_stringn(bytes, n);
     return text ? text : json_null(); /* a piece of a character */
 }
 
 /* One JSON object per token on standard error. */
-static void print_logprobs(void *user, int32_t id, const float *logits) {
-    const run_state *s = user;
-    mf__logprob top[MAX_LOGPROBS];
-    int n = (int)s->opt->n_logprobs;
-    float chosen = mf__logprobs(logits, s->talker.info->n_vocab, id, top, &n);
+static void print_logprobs(const run_state *s, const mf_event *e) {
     json_t *list = json_array();
-    for (int i = 0; i < n; i++)
-        json_array_append_new(list, json_pack("{s:i, s:o, s:f}", "id", top[i].id, "text", token_text(s, top[i].id),
-                                              "logprob", (double)top[i].logprob));
-    json_t *line =
-        json_pack("{s:i, s:o, s:f, s:o}", "id", id, "text", token_text(s, id), "logprob", (double)chosen, "top", list);
+    for (int i = 0; i < e->n_top; i++)
+        json_array_append_new(list, json_pack("{s:i, s:o, s:f}", "id", e->top[i].id, "text",
+                                              token_text(s, e->top[i].id), "logprob", (double)e->top[i].logprob));
+    json_t *line = json_pack("{s:i, s:o, s:f, s:o}", "id", e->token, "text", token_text(s, e->token), "logprob",
+                             (double)e->logprob, "top", list);
     char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(7)) : NULL;
     if (text) fprintf(stderr, "%s\n", text);
     free(text);
@@ -107,8 +91,18 @@ static void print_logprobs(void *user, int32_t id, const float *logits) {
 
 /* ---- the command ------------------------------------------------------------------------------------------------ */
 
-static mf_status show(void *user, const mf__out_event *event) {
-    return screen_event(&((run_state *)user)->screen, event);
+static mf_status show(void *user, const mf_event *event) {
+    run_state *s = user;
+    if (event->kind != MF_EVENT_TOKEN) return screen_event(&s->screen, event);
+    print_logprobs(s, event);
+    return MF_OK;
+}
+
+/* A text that is continued is printed first: it belongs to the text. */
+static void show_prompt(void *user, const mf_reply_prompt *p) {
+    run_state *s = user;
+    (void)p;
+    if (!s->request) screen_event(&s->screen, &(mf_event){.kind = MF_EVENT_TEXT, .text = s->text, .n_text = s->size});
 }
 
 static void closing_line(const run_state *s, const answer *a) {
@@ -125,6 +119,27 @@ static mf_status prepare(run_state *s, const char *dir, run_options *opt, mf_err
     return make_prompt(s, err);
 }
 
+static mf_status make_answer(run_state *s, answer *a, mf_error *err) {
+    const run_options *opt = s->opt;
+    answer_request r = {.sampling = &opt->sampling, .seed = opt->sampling.seed, .before = show_prompt};
+    mf_reply_options *o = &r.options;
+    mf_reply_options_init(o);
+    if (s->request) {
+        o->request = s->request;
+        o->request_size = strlen(s->request);
+        o->reasoning = (mf_switch)opt->think;
+    } else {
+        o->text = s->text;
+        o->text_size = s->size;
+        o->text_special = true;
+    }
+    o->tokens = opt->n_logprobs > 0;
+    o->n_logprobs = (int)opt->n_logprobs;
+    o->fn = show;
+    o->user = s;
+    return answer_make(&s->talker, &r, a, err);
+}
+
 static int run(const char *dir, run_options *opt) {
     run_state s = {.opt = opt};
     answer a = {0};
@@ -132,23 +147,13 @@ static int run(const char *dir, run_options *opt) {
     app_catch_interrupts();
     mf_status st = prepare(&s, dir, opt, &err);
     if (st == MF_OK) {
-        answer_request r = {.ids = s.prompt.ids,
-                            .n_ids = s.prompt.n_ids,
-                            .marks = s.prompt.marks,
-                            .n_marks = s.prompt.n_marks,
-                            .sampling = &opt->sampling,
-                            .seed = opt->sampling.seed,
-                            .raw = !s.chat,
-                            .in_reasoning = s.prompt.in_reasoning,
-                            .fn = show,
-                            .token = opt->n_logprobs ? print_logprobs : NULL,
-                            .user = &s};
-        st = answer_make(&s.talker, &r, &a, &err);
+        st = make_answer(&s, &a, &err);
         if (st == MF_OK || s.screen.shown >= 0) screen_finish(&s.screen);
         if (st == MF_OK) closing_line(&s, &a);
     }
     int code = st != MF_OK ? app_fail(&err) : a.interrupted ? app_interrupt_code() : APP_OK;
-    chat_prompt_free(&s.prompt);
+    free(s.request);
+    mf__strbuf_free(&s.from_stdin);
     talker_close(&s.talker);
     return code;
 }

@@ -1,4 +1,4 @@
-/* How tokens are chosen: options, the model's own defaults, samplers and grammars made from them. */
+/* How tokens are chosen: options, the model's own defaults, and what a reply needs of them. */
 #include "sampling.h"
 
 #include <math.h>
@@ -7,8 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "app.h"
 #include "base/file.h"
-#include "base/json.h"
 
 static uint64_t seed_from_clock(void) {
     struct timespec t;
@@ -138,32 +138,21 @@ int sampling_rows(void *sampling_options_, opt_def *rows) {
 
 /* ---- the model's defaults ---------------------------------------------------------------------------------------- */
 
-static mf_status number_of(const json_t *root, const char *path, const char *key, double max, bool given, double *value,
-                           mf_error *err) {
-    return given ? MF_OK : mf__json_opt_double(root, path, key, 0, max, *value, value, err);
-}
-
-static mf_status read_defaults(sampling_options *s, const json_t *root, const char *path, mf_error *err) {
-    bool sample;
-    MF__TRY(mf__json_opt_bool(root, path, "do_sample", true, &sample, err));
-    MF__TRY(number_of(root, path, "temperature", 100, s->temperature_given, &s->temperature, err));
-    if (!sample && !s->temperature_given) s->temperature = 0;
-    MF__TRY(number_of(root, path, "top_p", 1, s->top_p_given, &s->top_p, err));
-    MF__TRY(number_of(root, path, "min_p", 1, s->min_p_given, &s->min_p, err));
-    MF__TRY(number_of(root, path, "typical_p", 1, s->typical_given, &s->typical, err));
-    MF__TRY(number_of(root, path, "repetition_penalty", 100, s->repetition_given, &s->repetition, err));
-    return s->top_k_given ? MF_OK : mf__json_opt_int(root, path, "top_k", 0, 1 << 24, s->top_k, &s->top_k, err);
-}
-
 mf_status sampling_finish(sampling_options *s, const char *dir, mf_error *err) {
-    char *path = mf__path_join(dir, "generation_config.json");
-    if (!path) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
-    json_t *root = NULL;
-    mf_status st = mf__path_exists(path) ? mf__json_read(path, 1 << 20, &root, err) : MF_OK;
-    if (root) st = read_defaults(s, root, path, err);
-    json_decref(root);
-    free(path);
-    return st;
+    mf_sampler_options o = {.temperature = (float)s->temperature,
+                            .top_k = (int)s->top_k,
+                            .top_p = (float)s->top_p,
+                            .min_p = (float)s->min_p,
+                            .typical_p = (float)s->typical,
+                            .repetition_penalty = (float)s->repetition};
+    MF__TRY(mf_sampler_options_load(&o, dir, err));
+    if (!s->temperature_given) s->temperature = (double)o.temperature;
+    if (!s->top_k_given) s->top_k = o.top_k;
+    if (!s->top_p_given) s->top_p = (double)o.top_p;
+    if (!s->min_p_given) s->min_p = (double)o.min_p;
+    if (!s->typical_given) s->typical = (double)o.typical_p;
+    if (!s->repetition_given) s->repetition = (double)o.repetition_penalty;
+    return MF_OK;
 }
 
 /* ---- samplers ---------------------------------------------------------------------------------------------------- */
@@ -180,53 +169,47 @@ static mf_status read_bias(const char *text, int32_t n_vocab, mf_logit_bias *out
     return MF_OK;
 }
 
-mf_status sampling_make(const sampling_options *s, int32_t n_vocab, uint64_t seed, mf_sampler **out, mf_error *err) {
-    mf_logit_bias bias[APP_MAX_LIST];
-    mf_sampler_options so;
-    for (int i = 0; i < s->bias.n; i++) MF__TRY(read_bias(s->bias.items[i], n_vocab, &bias[i], err));
-    mf_sampler_options_init(&so);
-    so.temperature = (float)s->temperature;
-    so.top_k = (int)s->top_k;
-    so.top_p = (float)s->top_p;
-    so.min_p = (float)s->min_p;
-    so.typical_p = (float)s->typical;
-    so.repetition_penalty = (float)s->repetition;
-    so.frequency_penalty = (float)s->frequency;
-    so.presence_penalty = (float)s->presence;
-    so.penalty_window = (int)s->window;
-    so.seed = seed;
-    so.bias = bias;
-    so.n_bias = s->bias.n;
-    return mf_sampler_create(&so, n_vocab, out, err);
+mf_status sampling_apply(const sampling_options *s, int32_t n_vocab, uint64_t seed, mf_logit_bias room[APP_MAX_LIST],
+                         mf_reply_options *out, mf_error *err) {
+    for (int i = 0; i < s->bias.n; i++) MF__TRY(read_bias(s->bias.items[i], n_vocab, &room[i], err));
+    mf_sampler_options_init(&out->sampling);
+    out->sampling.temperature = (float)s->temperature;
+    out->sampling.top_k = (int)s->top_k;
+    out->sampling.top_p = (float)s->top_p;
+    out->sampling.min_p = (float)s->min_p;
+    out->sampling.typical_p = (float)s->typical;
+    out->sampling.repetition_penalty = (float)s->repetition;
+    out->sampling.frequency_penalty = (float)s->frequency;
+    out->sampling.presence_penalty = (float)s->presence;
+    out->sampling.penalty_window = (int)s->window;
+    out->sampling.seed = seed;
+    out->sampling.bias = room;
+    out->sampling.n_bias = s->bias.n;
+    out->max_tokens = s->n_tokens;
+    out->stops = s->stop.items;
+    out->n_stops = s->stop.n;
+    return MF_OK;
 }
 
 /* ---- what the answer must be like -------------------------------------------------------------------------------- */
 
-static mf_status from_schema(const char *path, mf__grammar **out, mf_error *err) {
-    json_t *schema;
-    MF__TRY(mf__json_read(path, (size_t)16 << 20, &schema, err));
-    mf_status st = mf__grammar_from_schema(schema, out, err);
-    json_decref(schema);
-    return st == MF_OK ? MF_OK : mf__fail_prefix(err, st, "%s", path);
-}
-
-static mf_status from_rules(const char *path, mf__grammar **out, mf_error *err) {
+static mf_status form_of_file(mf_form_kind kind, const char *path, mf_form **out, mf_error *err) {
     char *text;
     size_t size;
     MF__TRY(mf__file_read(path, (size_t)16 << 20, &text, &size, err));
-    mf_status st = mf__grammar_from_rules(text, size, out, err);
+    mf_status st = mf_form_create(kind, text, size, out, err);
     free(text);
     return st == MF_OK ? MF_OK : mf__fail_prefix(err, st, "%s", path);
 }
 
-mf_status sampling_grammar(const sampling_options *s, mf__grammar **out, mf_error *err) {
+mf_status sampling_form(const sampling_options *s, mf_form **out, mf_error *err) {
     *out = NULL;
     if ((s->schema != NULL) + (s->grammar != NULL) + (s->regex != NULL) + s->any_json > 1)
         return mf__fail(err, MF_E_INVALID, "only one of --json-schema, --json, --regex and --grammar can be given");
-    if (s->schema) return from_schema(s->schema, out, err);
-    if (s->grammar) return from_rules(s->grammar, out, err);
-    if (s->any_json) return mf__grammar_any_json(out, err);
+    if (s->schema) return form_of_file(MF_FORM_SCHEMA, s->schema, out, err);
+    if (s->grammar) return form_of_file(MF_FORM_GRAMMAR, s->grammar, out, err);
+    if (s->any_json) return mf_form_create(MF_FORM_JSON, NULL, 0, out, err);
     if (!s->regex) return MF_OK;
-    mf_status st = mf__grammar_from_regex(s->regex, strlen(s->regex), out, err);
+    mf_status st = mf_form_create(MF_FORM_REGEX, s->regex, strlen(s->regex), out, err);
     return st == MF_OK ? MF_OK : mf__fail_prefix(err, st, "--regex");
 }

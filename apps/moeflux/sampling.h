@@ -3,8 +3,6 @@
 #define MOEFLUX_SAMPLING_H
 
 #include "options.h"
-#include "text/grammar/grammar.h"
-#include "text/sampler.h"
 
 typedef struct sampling_options {
     int64_t n_tokens;
@@ -27,9 +25,11 @@ int sampling_rows(void *sampling_options, opt_def *rows);
 /* After parsing: what was left open comes from the model's generation_config.json. */
 mf_status sampling_finish(sampling_options *s, const char *dir, mf_error *err);
 
-mf_status sampling_make(const sampling_options *s, int32_t n_vocab, uint64_t seed, mf_sampler **out, mf_error *err);
+/* Into the reply's options; stop texts are borrowed, biases go into room. */
+mf_status sampling_apply(const sampling_options *s, int32_t n_vocab, uint64_t seed, mf_logit_bias room[APP_MAX_LIST],
+                         mf_reply_options *out, mf_error *err);
 
 /* What the answer must be like; *out is NULL when it may be anything. */
-mf_status sampling_grammar(const sampling_options *s, mf__grammar **out, mf_error *err);
+mf_status sampling_form(const sampling_options *s, mf_form **out, mf_error *err);
 
 #endif

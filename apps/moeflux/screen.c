@@ -23,11 +23,11 @@ void screen_init(screen *s, bool styled) {
 }
 
 /* From one kind of text to another. */
-static void turn_to(screen *s, mf__out_kind kind) {
+static void turn_to(screen *s, mf_event_kind kind) {
     if (s->shown == (int)kind) return;
     if (s->shown < 0) markdown_init(&s->md, write_out, s);
-    if (s->shown == MF__OUT_TEXT && s->styled) markdown_finish(&s->md);
-    if (s->shown == MF__OUT_REASONING) {
+    if (s->shown == MF_EVENT_TEXT && s->styled) markdown_finish(&s->md);
+    if (s->shown == MF_EVENT_REASONING) {
         if (s->styled)
             fputs("\033[0m\n\n", stdout);
         else if (isatty(STDOUT_FILENO))
@@ -36,22 +36,30 @@ static void turn_to(screen *s, mf__out_kind kind) {
             fputc('\n', stderr);
     } else if (s->shown >= 0 && !s->ended)
         write_out(s, "\n", 1);
-    if (kind == MF__OUT_REASONING && s->styled) fputs("\033[2m", stdout);
+    if (kind == MF_EVENT_REASONING && s->styled) fputs("\033[2m", stdout);
     s->shown = (int)kind;
 }
 
-static void show_call(screen *s, const mf__out_event *e) {
-    if (!s->ended) write_out(s, "\n", 1);
-    printf("[tool call] %s %.*s\n", e->name, (int)e->n_text, e->text);
-    s->ended = true;
+/* "[tool call] NAME ARGUMENTS", as it comes. */
+static void show_call(screen *s, const mf_event *e) {
+    if (e->kind == MF_EVENT_CALL) {
+        if (!s->ended) write_out(s, "\n", 1);
+        printf("[tool call] %s ", e->name);
+    } else if (e->kind == MF_EVENT_ARGUMENTS) {
+        fwrite(e->text, 1, e->n_text, stdout);
+    } else {
+        fputc('\n', stdout);
+    }
+    s->ended = e->kind == MF_EVENT_CALL_END;
 }
 
-mf_status screen_event(void *user, const mf__out_event *e) {
+mf_status screen_event(void *user, const mf_event *e) {
     screen *s = user;
-    turn_to(s, e->kind);
-    if (e->kind == MF__OUT_TOOL_CALL)
+    bool call = e->kind == MF_EVENT_CALL || e->kind == MF_EVENT_ARGUMENTS || e->kind == MF_EVENT_CALL_END;
+    turn_to(s, call ? MF_EVENT_CALL : e->kind);
+    if (call)
         show_call(s, e);
-    else if (e->kind == MF__OUT_REASONING)
+    else if (e->kind == MF_EVENT_REASONING)
         fwrite(e->text, 1, e->n_text, isatty(STDOUT_FILENO) ? stdout : stderr);
     else if (s->styled)
         markdown_push(&s->md, e->text, e->n_text);
@@ -62,8 +70,8 @@ mf_status screen_event(void *user, const mf__out_event *e) {
 }
 
 void screen_finish(screen *s) {
-    if (s->shown == MF__OUT_TEXT && s->styled) markdown_finish(&s->md);
-    if (s->shown == MF__OUT_REASONING) {
+    if (s->shown == MF_EVENT_TEXT && s->styled) markdown_finish(&s->md);
+    if (s->shown == MF_EVENT_REASONING) {
         if (s->styled) fputs("\033[0m", stdout);
         fputc('\n', isatty(STDOUT_FILENO) ? stdout : stderr);
     } else if (!s->ended || s->shown < 0)

@@ -5,7 +5,6 @@
 
 #include "app.h"
 #include "markdown.h"
-#include "text/outparse/outparse.h"
 
 typedef struct screen {
     bool styled;
@@ -16,7 +15,7 @@ typedef struct screen {
 
 bool screen_has_styles(void); /* standard output is a terminal that can show them */
 void screen_init(screen *s, bool styled);
-mf_status screen_event(void *screen, const mf__out_event *event); /* an mf__out_fn; never fails */
-void screen_finish(screen *s);                                    /* ends the line; ready for the next answer */
+mf_status screen_event(void *screen, const mf_event *event); /* an mf_event_fn; never fails */
+void screen_finish(screen *s);                               /* ends the line; ready for the next answer */
 
 #endif

@@ -12,9 +12,25 @@ static const char usual[] =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
+mf__notation mf__notation_detect(const char *source) {
+    static const struct {
+        const char *word;
+        mf__notation notation;
+    } words[] = {{"<|channel|>", MF__NOTATION_HARMONY},
+                 {"tool▁calls▁begin", MF__NOTATION_DEEPSEEK},
+                 {"<|tool_calls_section_begin|>", MF__NOTATION_KIMI},
+                 {"<minimax:tool_call>", MF__NOTATION_MINIMAX},
+                 {"<tool_call>", MF__NOTATION_TAGS}};
+    for (size_t i = 0; i < MF__COUNT(words); i++)
+        if (strstr(source, words[i].word)) return words[i].notation;
+    return MF__NOTATION_PLAIN;
+}
+
 static mf_status set_template(mf__chat *f, const char *name, const char *source, size_t size, mf_error *err) {
     if (strlen(source) != size) return mf__fail(err, MF_E_FORMAT, "%s: a zero byte in the template", name);
-    f->out = mf__outparse_detect(source);
+    f->notation = mf__notation_detect(source);
+    f->has_tools = strstr(source, "tools") != NULL;
+    f->has_reasoning = strstr(source, "thinking") || strstr(source, "reasoning_effort");
     return mf__jinja_parse(name, source, size, &f->jinja, err);
 }
 
@@ -89,7 +105,7 @@ static mf_status open_format(mf__chat *f, const char *path, const mf__tokenizer 
 }
 
 mf_status mf__chat_open(const char *path, const mf__tokenizer *tok, mf__chat *out, mf_error *err) {
-    *out = (mf__chat){.out = MF__OUT_PLAIN};
+    *out = (mf__chat){.notation = MF__NOTATION_PLAIN};
     mf_status st = open_format(out, path, tok, err);
     if (st != MF_OK) mf__chat_close(out);
     return st;
@@ -102,33 +118,6 @@ void mf__chat_close(mf__chat *f) {
 }
 
 /* ---- rendering -------------------------------------------------------------------------------------------------- */
-
-/* The names that templates give the switch for thinking. */
-static int set_think(json_t *vars, mf_switch think) {
-    if (think == MF_SWITCH_AUTO) return 0;
-    bool on = think == MF_SWITCH_ON;
-    int bad = json_object_set_new(vars, "enable_thinking", json_boolean(on));
-    bad |= json_object_set_new(vars, "thinking", json_boolean(on));
-    if (!on) bad |= json_object_set_new(vars, "reasoning_effort", json_string("low"));
-    return bad;
-}
-
-mf_status mf__chat_render(const mf__chat *f, const mf__chat_request *r, mf__strbuf *out, mf_error *err) {
-    json_t *vars = json_copy(f->variables);
-    int bad = !vars;
-    bad |= json_object_set(vars, "messages", (json_t *)r->messages);
-    bad |=
-        r->tools ? json_object_set(vars, "tools", (json_t *)r->tools) : json_object_set_new(vars, "tools", json_null());
-    bad |= json_object_set_new(vars, "add_generation_prompt", json_boolean(r->open_answer));
-    bad |= set_think(vars, r->think);
-    mf_status st = bad ? mf__fail(err, MF_E_NOMEM, "no memory for the template's variables")
-                       : mf__jinja_render(f->jinja, vars, NULL, out, err);
-    json_decref(vars);
-    return st;
-}
-
-/* ---- requests in JSON ---------------------------------------------------------------------------------------------
- */
 
 /* The template's variables: those of the model, the request's own, and "extra". */
 static mf_status variables_of(const mf__chat *f, const json_t *request, json_t **out, mf_error *err) {
@@ -149,16 +138,28 @@ static mf_status variables_of(const mf__chat *f, const json_t *request, json_t *
     return bad ? mf__fail(err, MF_E_NOMEM, "no memory for the request") : MF_OK;
 }
 
-mf_status mf__chat_render_json(const mf__chat *f, const char *json, size_t size, mf__strbuf *out, mf_error *err) {
-    json_error_t why;
-    json_t *vars = NULL, *request = json_loadb(json, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    if (!request) return mf__fail(err, MF_E_FORMAT, "not JSON: %s (column %d)", why.text, why.column);
+mf_status mf__chat_render(const mf__chat *f, const json_t *request, mf__strbuf *out, mf_error *err) {
+    json_t *vars = NULL;
     const json_t *extra = json_object_get(request, "extra");
     mf__jinja_options opt = {.strftime_now = json_string_value(json_object_get(extra, "strftime_now"))};
-    mf_status st = json_is_object(request) ? variables_of(f, request, &vars, err)
-                                           : mf__fail(err, MF_E_FORMAT, "a request is a JSON object");
+    if (!json_is_object(request)) return mf__fail(err, MF_E_FORMAT, "a request is a JSON object");
+    mf_status st = variables_of(f, request, &vars, err);
     if (st == MF_OK) st = mf__jinja_render(f->jinja, vars, &opt, out, err);
     json_decref(vars);
+    return st;
+}
+
+mf_status mf__chat_parse(const char *json, size_t size, json_t **out, mf_error *err) {
+    json_error_t why;
+    *out = json_loadb(json, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!*out) return mf__fail(err, MF_E_FORMAT, "not JSON: %s (column %d)", why.text, why.column);
+    return MF_OK;
+}
+
+mf_status mf__chat_render_json(const mf__chat *f, const char *json, size_t size, mf__strbuf *out, mf_error *err) {
+    json_t *request;
+    MF__TRY(mf__chat_parse(json, size, &request, err));
+    mf_status st = mf__chat_render(f, request, out, err);
     json_decref(request);
     return st;
 }

@@ -6,13 +6,27 @@
 
 #include "base/json.h"
 #include "text/jinja/jinja.h"
-#include "text/outparse/outparse.h"
 #include "text/tokenizer.h"
 
+/* How a model writes reasoning and tool calls into its answers. */
+typedef enum mf__notation {
+    MF__NOTATION_PLAIN,    /* <think> only */
+    MF__NOTATION_TAGS,     /* <tool_call> with JSON (Qwen3), <function=..> (Qwen3-Coder, Qwen3.5) or <arg_key> (GLM) */
+    MF__NOTATION_DEEPSEEK, /* <|tool_calls_begin|> and kin, V3 and V3.1 */
+    MF__NOTATION_KIMI,     /* <|tool_calls_section_begin|> */
+    MF__NOTATION_MINIMAX,  /* <minimax:tool_call> with <invoke name=..> */
+    MF__NOTATION_HARMONY,  /* gpt-oss: <|channel|>analysis<|message|> */
+    MF__NOTATIONS
+} mf__notation;
+
+/* The notation that a chat template's own markers speak of. */
+mf__notation mf__notation_detect(const char *template_source);
+
 typedef struct mf__chat {
-    mf__jinja *jinja;   /* NULL: the model has no chat format */
-    json_t *variables;  /* bos_token, eos_token, ... of tokenizer_config.json */
-    mf__out_format out; /* the notation of reasoning and tool calls in answers */
+    mf__jinja *jinja;  /* NULL: the model has no chat format */
+    json_t *variables; /* bos_token, eos_token, ... of tokenizer_config.json */
+    mf__notation notation;
+    bool has_tools, has_reasoning; /* the template knows tools; a switch for reasoning */
 } mf__chat;
 
 /* path: a template (.jinja), or a model directory with chat_template.jinja or a chat_template in tokenizer_config.json.
@@ -20,18 +34,12 @@ typedef struct mf__chat {
 mf_status mf__chat_open(const char *path, const mf__tokenizer *tok, mf__chat *out, mf_error *err);
 void mf__chat_close(mf__chat *f);
 
-typedef struct mf__chat_request {
-    const json_t *messages; /* [{"role", "content", ...}] */
-    const json_t *tools;    /* NULL: none */
-    mf_switch think;        /* AUTO: as the template does when it is not told */
-    bool open_answer;       /* end with the beginning of the assistant's turn */
-} mf__chat_request;
-
-/* Appends to out. */
-mf_status mf__chat_render(const mf__chat *f, const mf__chat_request *r, mf__strbuf *out, mf_error *err);
-
-/* The same for a request in JSON: "messages", and perhaps "tools", "add_generation_prompt" and "extra" (more
- * variables). What is no such request is MF_E_FORMAT. */
+/* A request: "messages", and perhaps "tools", "add_generation_prompt" and "extra" (more variables). Appends to out.
+ * What is no such request is MF_E_FORMAT. */
+mf_status mf__chat_render(const mf__chat *f, const json_t *request, mf__strbuf *out, mf_error *err);
 mf_status mf__chat_render_json(const mf__chat *f, const char *json, size_t size, mf__strbuf *out, mf_error *err);
+
+/* Parses a request from outside; MF_E_FORMAT where it is none. */
+mf_status mf__chat_parse(const char *json, size_t size, json_t **out, mf_error *err);
 
 #endif

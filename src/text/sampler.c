@@ -1,13 +1,18 @@
-/* Choosing a token from logits: see sampler.h.
+/* Choosing a token from logits.
+ *
+ * The order of things: logit bias, penalties, mask; then temperature, top-k, top-p, min-p, typical; then one draw.
+ * Temperature 0 takes the best token after bias, penalties and mask.
+ *
+ * Deterministic: the same options, logits and history give the same tokens on every platform with IEEE doubles. Sums
+ * are made in a fixed order and exp and log are computed here, not by the C library.
  *
  * Candidates are kept in a heap by (logit, id), so that top-k and top-p take only as many out in order as they need
  * instead of sorting the vocabulary. */
-#include "text/sampler.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "text/detmath.h"
 
 /* Tokens this far below the best in scaled log-probability weigh less than the rounding of the sum. */
@@ -315,7 +320,7 @@ static int32_t draw(mf_sampler *s, const float *logits, const uint32_t *mask, fl
     return c[n - 1].id; /* u rounded up to the total */
 }
 
-int32_t mf__sampler_next_masked(mf_sampler *s, const float *logits, const uint32_t *mask) {
+int32_t mf_sampler_next_masked(mf_sampler *s, const float *logits, const uint32_t *mask) {
     if (!s || !logits) return -1;
     logits = adjust(s, logits);
     int32_t best = best_token(logits, s->n_vocab, mask);
@@ -324,7 +329,7 @@ int32_t mf__sampler_next_masked(mf_sampler *s, const float *logits, const uint32
 }
 
 int32_t mf_sampler_next(mf_sampler *s, const float *logits) {
-    return mf__sampler_next_masked(s, logits, NULL);
+    return mf_sampler_next_masked(s, logits, NULL);
 }
 
 /* ---- log-probabilities ----------------------------------------------------------------------------------------- */
@@ -336,10 +341,11 @@ static float logprob_of(float logit, float best, double log_sum) {
     return (float)((double)logit - (double)best - log_sum);
 }
 
-float mf__logprobs(const float *logits, int32_t n_vocab, int32_t chosen, mf__logprob *top, int *n_top) {
-    int32_t best = best_token(logits, n_vocab, NULL);
-    int n = 0, limit = n_top ? *n_top : 0;
+float mf_logprobs(const float *logits, int32_t n_vocab, int32_t chosen, mf_logprob *top, int *n_top) {
+    int n = 0, limit = n_top && top ? *n_top : 0;
     if (n_top) *n_top = 0;
+    if (!logits || n_vocab <= 0) return -INFINITY;
+    int32_t best = best_token(logits, n_vocab, NULL);
     if (best < 0) return -INFINITY;
     double sum = 0, max = logits[best] == INFINITY ? 0 : (double)logits[best];
     for (int32_t id = 0; id < n_vocab; id++)

@@ -2,16 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/chat.h"
-
-/* Longer ones are a mistake in the caller's arithmetic. */
-#define MAX_BYTES ((size_t)1 << 40)
-#define MAX_IDS (MAX_BYTES / sizeof(int32_t))
-
-struct mf_text {
-    mf__tokenizer *tok;
-    mf__chat chat;
-};
+#include "text/text.h"
 
 static mf_status open_text(mf_text *t, const char *dir, mf_error *err) {
     MF__TRY(mf__tokenizer_open(dir, &t->tok, err));
@@ -24,6 +15,7 @@ mf_status mf_text_open(const char *dir, mf_text **out, mf_error *err) {
     if (!dir) return mf__fail(err, MF_E_INVALID, "mf_text_open: dir is NULL");
     mf_text *t = calloc(1, sizeof *t);
     if (!t) return mf__fail(err, MF_E_NOMEM, "no memory for the tokenizer");
+    pthread_mutex_init(&t->lock, NULL);
     mf_status st = open_text(t, dir, err);
     if (st == MF_OK)
         *out = t;
@@ -34,7 +26,10 @@ mf_status mf_text_open(const char *dir, mf_text **out, mf_error *err) {
 
 void mf_text_close(mf_text *t) {
     if (!t) return;
+    mf__token_trie_free(t->trie);
+    mf__fencer_free(t->fencer);
     mf__chat_close(&t->chat);
+    pthread_mutex_destroy(&t->lock);
     mf__tokenizer_free(t->tok);
     free(t);
 }
@@ -44,7 +39,7 @@ mf_status mf_text_encode(const mf_text *t, const char *utf8, size_t size, bool s
     int32_t *all;
     if (!t || !n || (size && !utf8) || (max && !ids))
         return mf__fail(err, MF_E_INVALID, "mf_text_encode: an argument is NULL");
-    if (size > MAX_BYTES) return mf__fail(err, MF_E_INVALID, "mf_text_encode: a text of %zu bytes", size);
+    if (size > MF__MAX_BYTES) return mf__fail(err, MF_E_INVALID, "mf_text_encode: a text of %zu bytes", size);
     MF__TRY(mf__tokenizer_encode(t->tok, utf8 ? utf8 : "", size, special, &all, n, err));
     size_t fits = *n < max ? *n : max;
     if (fits) memcpy(ids, all, fits * sizeof *ids);
@@ -71,7 +66,7 @@ mf_status mf_text_decode(const mf_text *t, mf_text_stream *stream, const int32_t
     mf__detok d;
     if (!t || !n || (n_ids && !ids) || (max && !utf8))
         return mf__fail(err, MF_E_INVALID, "mf_text_decode: an argument is NULL");
-    if (n_ids > MAX_IDS) return mf__fail(err, MF_E_INVALID, "mf_text_decode: %zu ids", n_ids);
+    if (n_ids > MF__MAX_IDS) return mf__fail(err, MF_E_INVALID, "mf_text_decode: %zu ids", n_ids);
     mf__detok_init(&d, t->tok);
     _Static_assert(sizeof d.held == sizeof stream->held, "a stream holds what a detokenizer does");
     if (stream) {
@@ -94,19 +89,38 @@ mf_status mf_text_decode(const mf_text *t, mf_text_stream *stream, const int32_t
     return MF_OK;
 }
 
-mf_status mf_text_chat(const mf_text *t, const char *request, size_t size, char *utf8, size_t max, size_t *n,
-                       mf_error *err) {
-    mf__strbuf out = {0};
-    if (!t || !request || !n || (max && !utf8)) return mf__fail(err, MF_E_INVALID, "mf_text_chat: an argument is NULL");
-    if (size > MAX_BYTES) return mf__fail(err, MF_E_INVALID, "mf_text_chat: a request of %zu bytes", size);
-    if (!t->chat.jinja)
-        return mf__fail(err, MF_E_NOT_FOUND,
-                        "the model has no chat template: neither chat_template.jinja nor chat_template in "
-                        "tokenizer_config.json");
-    mf_status st = mf__chat_render_json(&t->chat, request, size, &out, err);
-    if (st == MF_OK)
-        *n = hand_over(&out, utf8, max);
-    else
-        mf__strbuf_free(&out);
+/* What is made when it is first needed. The text is shared between threads: these are the only members that change. */
+mf_status mf__text_trie(const mf_text *text, const mf__token_trie **out, mf_error *err) {
+    mf_text *t = (mf_text *)text;
+    pthread_mutex_lock(&t->lock);
+    mf_status st = t->trie ? MF_OK : mf__token_trie_create(t->tok, &t->trie, err);
+    *out = t->trie;
+    pthread_mutex_unlock(&t->lock);
     return st;
+}
+
+mf_status mf__text_fencer(const mf_text *text, const mf__fencer **out, mf_error *err) {
+    mf_text *t = (mf_text *)text;
+    pthread_mutex_lock(&t->lock);
+    mf_status st = t->fencer ? MF_OK : mf__fencer_create(t->tok, &t->fencer, err);
+    *out = t->fencer;
+    pthread_mutex_unlock(&t->lock);
+    return st;
+}
+
+void mf_text_info_get(const mf_text *t, mf_text_info *out) {
+    if (!out) return;
+    *out = (mf_text_info){0};
+    if (!t) return;
+    *out = (mf_text_info){.has_chat = t->chat.jinja != NULL,
+                          .has_tools = t->chat.has_tools,
+                          .has_reasoning = t->chat.has_reasoning,
+                          .n_tokens = mf__tokenizer_n_vocab(t->tok)};
+}
+
+const char *mf_text_token(const mf_text *t, int32_t id, size_t *n) {
+    size_t size = 0;
+    const char *bytes = t ? mf__tokenizer_bytes(t->tok, id, &size) : "";
+    if (n) *n = size;
+    return bytes;
 }

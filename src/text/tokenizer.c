@@ -31,7 +31,8 @@ typedef struct encoder {
     size_t n, capacity;
     mf__split_run split;
     mf__bpe_scratch bpe;
-    mf__strbuf normalized;
+    mf__strbuf normalized, unfenced;
+    const char *fence; /* three bytes that part markers and are no text; NULL: none */
     cached *cache;
     mf_error *err;
 } encoder;
@@ -111,7 +112,24 @@ static mf_status encode_piece(encoder *e, const char *piece, size_t size) {
     return MF_OK;
 }
 
+/* The text without its fences. */
+static mf_status take_down_fences(encoder *e, const char **text, size_t *size) {
+    const char *at = *text, *end = at + *size, *fence;
+    if (!e->fence || !(fence = memmem(at, *size, e->fence, 3))) return MF_OK;
+    mf__strbuf_clear(&e->unfenced);
+    for (; fence; fence = memmem(at, (size_t)(end - at), e->fence, 3)) {
+        MF__TRY(mf__strbuf_append(&e->unfenced, at, (size_t)(fence - at), e->err));
+        at = fence + 3;
+    }
+    MF__TRY(mf__strbuf_append(&e->unfenced, at, (size_t)(end - at), e->err));
+    *text = e->unfenced.data ? e->unfenced.data : "";
+    *size = e->unfenced.size;
+    return MF_OK;
+}
+
 static mf_status encode_plain(encoder *e, const char *text, size_t size) {
+    MF__TRY(take_down_fences(e, &text, &size));
+    if (!size) return MF_OK;
     MF__TRY(mf__splitter_run(e->tok->splitter, text, size, &e->split, e->err));
     for (size_t i = 0; i < e->split.n_pieces; i++) {
         mf__piece p = e->split.pieces[i];
@@ -240,15 +258,15 @@ static mf_status encode_raw(encoder *e, const char *text, size_t size) {
     return normalize_then(e, text, size, encode_normalized);
 }
 
-mf_status mf__tokenizer_encode(const mf__tokenizer *tok, const char *text, size_t size, bool special, int32_t **ids,
-                               size_t *n_ids, mf_error *err) {
+static mf_status encode_text(const mf__tokenizer *tok, const char *text, size_t size, bool special, const char *fence,
+                             int32_t **ids, size_t *n_ids, mf_error *err) {
     size_t bad;
     *ids = NULL;
     *n_ids = 0;
     if (!mf__utf8_valid(text, size, &bad))
         return mf__fail(err, MF_E_INVALID, "the text is not valid UTF-8: byte 0x%02X at offset %zu",
                         (unsigned)(uint8_t)text[bad], bad);
-    encoder e = {.tok = tok, .err = err};
+    encoder e = {.tok = tok, .fence = fence, .err = err};
     mf_status status = reserve_ids(&e, size / 3 + 16);
     if (status == MF_OK && size >= CACHE_FROM_BYTES) e.cache = calloc(CACHE_SLOTS, sizeof *e.cache);
     if (status == MF_OK)
@@ -257,11 +275,22 @@ mf_status mf__tokenizer_encode(const mf__tokenizer *tok, const char *text, size_
     mf__split_run_free(&e.split);
     mf__bpe_scratch_free(&e.bpe);
     mf__strbuf_free(&e.normalized);
+    mf__strbuf_free(&e.unfenced);
     free(e.cache);
     if (status != MF_OK) return free(e.ids), status;
     *ids = e.ids;
     *n_ids = e.n;
     return MF_OK;
+}
+
+mf_status mf__tokenizer_encode(const mf__tokenizer *tok, const char *text, size_t size, bool special, int32_t **ids,
+                               size_t *n_ids, mf_error *err) {
+    return encode_text(tok, text, size, special, NULL, ids, n_ids, err);
+}
+
+mf_status mf__tokenizer_encode_fenced(const mf__tokenizer *tok, const char *text, size_t size, const char *fence,
+                                      int32_t **ids, size_t *n_ids, mf_error *err) {
+    return encode_text(tok, text, size, true, fence, ids, n_ids, err);
 }
 
 /* ---- looking up ------------------------------------------------------------------------------------------------ */

@@ -25,6 +25,11 @@ int32_t mf__tokenizer_id(const mf__tokenizer *tok, const char *text); /* of an a
 mf_status mf__tokenizer_encode(const mf__tokenizer *tok, const char *text, size_t size, bool special, int32_t **ids,
                                size_t *n_ids, mf_error *err);
 
+/* The same with special, for a text with fences in it (fence.h; three bytes): no marker reaches across one, and all
+ * else is as if they were not there. */
+mf_status mf__tokenizer_encode_fenced(const mf__tokenizer *tok, const char *text, size_t size, const char *fence,
+                                      int32_t **ids, size_t *n_ids, mf_error *err);
+
 /* The raw bytes of one token (added tokens literally); *n 0 for an id without a token. Borrowed. */
 const char *mf__tokenizer_bytes(const mf__tokenizer *tok, int32_t id, size_t *n);
 

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "text/sampler.h"
+#include "base/status.h"
 #include "tiny.h"
 
 #define KV_BLOCK 256

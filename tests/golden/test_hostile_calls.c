@@ -317,11 +317,19 @@ static void test_text(void **state) {
     INVALID(mf_text_decode(t, &negative, ids, 1, out, sizeof out, &n, &err));
     assert_int_equal(mf_text_decode(t, NULL, &(int32_t){-1}, 1, out, sizeof out, &n, NULL), MF_OK);
     assert_int_equal(mf_text_decode(t, NULL, &(int32_t){INT32_MAX}, 1, out, SIZE_MAX, &n, NULL), MF_OK);
-    INVALID(mf_text_chat(NULL, request, sizeof request - 1, out, sizeof out, &n, &err));
-    INVALID(mf_text_chat(t, NULL, 1, out, sizeof out, &n, &err));
-    INVALID(mf_text_chat(t, request, sizeof request - 1, NULL, sizeof out, &n, &err));
-    INVALID(mf_text_chat(t, request, sizeof request - 1, out, sizeof out, NULL, &err));
-    INVALID(mf_text_chat(t, request, SIZE_MAX, out, sizeof out, &n, &err));
+    INVALID(mf_text_chat(NULL, request, sizeof request - 1, ids, 8, &n, &err));
+    INVALID(mf_text_chat(t, NULL, 1, ids, 8, &n, &err));
+    INVALID(mf_text_chat(t, request, sizeof request - 1, NULL, 8, &n, &err));
+    INVALID(mf_text_chat(t, request, sizeof request - 1, ids, 8, NULL, &err));
+    INVALID(mf_text_chat(t, request, SIZE_MAX, ids, 8, &n, &err));
+    mf_text_info info = {.has_chat = true};
+    mf_text_info_get(NULL, &info);
+    assert_false(info.has_chat);
+    mf_text_info_get(t, NULL);
+    assert_int_equal((mf_text_token(NULL, 1, &n), n), 0);
+    assert_int_equal((mf_text_token(t, -1, &n), n), 0);
+    assert_int_equal((mf_text_token(t, INT32_MAX, &n), n), 0);
+    mf_text_token(t, 1, NULL);
     mf_text_close(t);
     mf_text_close(NULL);
 }
@@ -371,12 +379,185 @@ static void test_sampler(void **state) {
     assert_int_equal(mf_sampler_create(&good, TINY_VOCAB, &s, NULL), MF_OK);
     assert_int_equal(mf_sampler_next(NULL, logits), -1);
     assert_int_equal(mf_sampler_next(s, NULL), -1);
+    assert_int_equal(mf_sampler_next_masked(NULL, logits, NULL), -1);
+    assert_int_equal(mf_sampler_next_masked(s, NULL, NULL), -1);
+    INVALID(mf_sampler_options_load(NULL, text_dir, &err));
+    INVALID(mf_sampler_options_load(&good, NULL, &err));
+    int none = 3;
+    assert_true(mf_logprobs(NULL, TINY_VOCAB, 0, NULL, NULL) == -INFINITY);
+    assert_true(mf_logprobs(logits, 0, 0, NULL, NULL) == -INFINITY);
+    assert_true(mf_logprobs(logits, TINY_VOCAB, -1, NULL, &none) == -INFINITY); /* no room for them: none */
+    assert_int_equal(none, 0);
     mf_sampler_accept(NULL, 1);
     mf_sampler_accept(s, -1);
     mf_sampler_accept(s, INT32_MAX);
     mf_sampler_reset(NULL);
     mf_sampler_free(s);
     mf_sampler_free(NULL);
+}
+
+static void test_forms(void **state) {
+    mf_form *f = (mf_form *)1;
+    mf_constraint *k = (mf_constraint *)1;
+    mf_text *t;
+    const uint32_t *mask;
+    const int32_t eos = 1;
+    size_t n;
+    (void)state;
+    assert_int_equal(mf_text_open(text_dir, &t, NULL), MF_OK);
+    INVALID(mf_form_create((mf_form_kind)99, "", 0, &f, &err));
+    assert_null(f);
+    INVALID(mf_form_create(MF_FORM_SCHEMA, NULL, 1, &f, &err));
+    INVALID(mf_form_create(MF_FORM_SCHEMA, "{}", SIZE_MAX, &f, &err));
+    INVALID(mf_form_create(MF_FORM_JSON, NULL, 0, NULL, &err));
+    REFUSED(MF_E_FORMAT, mf_form_create(MF_FORM_SCHEMA, "{", 1, &f, &err));
+    REFUSED(MF_E_FORMAT, mf_form_create(MF_FORM_SCHEMA, NULL, 0, &f, &err));
+    assert_int_equal(mf_form_create(MF_FORM_REGEX, "ab", 2, &f, NULL), MF_OK);
+    INVALID(mf_constraint_create(NULL, t, TINY_VOCAB, &eos, 1, &k, &err));
+    assert_null(k);
+    INVALID(mf_constraint_create(f, NULL, TINY_VOCAB, &eos, 1, &k, &err));
+    INVALID(mf_constraint_create(f, t, 0, &eos, 1, &k, &err));
+    INVALID(mf_constraint_create(f, t, TINY_VOCAB, NULL, 1, &k, &err));
+    INVALID(mf_constraint_create(f, t, TINY_VOCAB, &eos, -1, &k, &err));
+    INVALID(mf_constraint_create(f, t, TINY_VOCAB, &eos, 1, NULL, &err));
+    assert_int_equal(mf_constraint_create(f, t, TINY_VOCAB, &eos, 1, &k, NULL), MF_OK);
+    mf_form_free(f); /* the constraint has its own */
+    mf_form_free(NULL);
+    INVALID(mf_constraint_mask(NULL, &mask, &err));
+    INVALID(mf_constraint_mask(k, NULL, &err));
+    assert_int_equal(mf_constraint_mask(k, &mask, NULL), MF_OK);
+    INVALID(mf_constraint_accept(NULL, 1, &err));
+    INVALID(mf_constraint_accept(k, -1, &err));
+    INVALID(mf_constraint_accept(k, INT32_MAX, &err));
+    assert_false(mf_constraint_complete(NULL) || mf_constraint_ended(NULL));
+    INVALID(mf_constraint_shortest(NULL, NULL, 0, &n, &err));
+    INVALID(mf_constraint_shortest(k, NULL, 1, &n, &err));
+    INVALID(mf_constraint_shortest(k, NULL, 0, NULL, &err));
+    mf_constraint_reset(NULL);
+    mf_constraint_reset(k);
+    mf_constraint_free(k);
+    mf_constraint_free(NULL);
+    mf_text_close(t);
+}
+
+static mf_status ignore(void *user, const mf_event *event) {
+    (void)user;
+    (void)event;
+    return MF_OK;
+}
+
+static void test_answers(void **state) {
+    mf_answer *a = (mf_answer *)1;
+    mf_answer_options good = {.fn = ignore}, bad = good;
+    mf_text *t;
+    (void)state;
+    assert_int_equal(mf_text_open(text_dir, &t, NULL), MF_OK);
+    INVALID(mf_answer_create(NULL, &good, &a, &err));
+    assert_null(a);
+    INVALID(mf_answer_create(t, NULL, &a, &err));
+    INVALID(mf_answer_create(t, &good, NULL, &err));
+    bad.fn = NULL;
+    INVALID(mf_answer_create(t, &bad, &a, &err));
+    bad = good;
+    bad.n_tools = 1;
+    INVALID(mf_answer_create(t, &bad, &a, &err));
+    bad.tools = "[";
+    REFUSED(MF_E_FORMAT, mf_answer_create(t, &bad, &a, &err));
+    assert_int_equal(mf_answer_create(t, &good, &a, NULL), MF_OK);
+    INVALID(mf_answer_push(NULL, "a", 1, &err));
+    INVALID(mf_answer_push(a, NULL, 1, &err));
+    INVALID(mf_answer_push(a, "a", SIZE_MAX, &err));
+    assert_int_equal(mf_answer_push(a, NULL, 0, NULL), MF_OK);
+    INVALID(mf_answer_finish(NULL, &err));
+    assert_int_equal(mf_answer_finish(a, NULL), MF_OK);
+    mf_answer_free(a);
+    mf_answer_free(NULL);
+    mf_text_close(t);
+}
+
+#define BAD_REPLY_OPTION(...)                                                                                          \
+    do {                                                                                                               \
+        mf_reply_options o;                                                                                            \
+        mf_reply *none = (mf_reply *)1;                                                                                \
+        mf_reply_options_init(&o);                                                                                     \
+        o.text = "a";                                                                                                  \
+        o.text_size = 1;                                                                                               \
+        __VA_ARGS__;                                                                                                   \
+        INVALID(mf_reply_create(t, &info, &o, &none, &err));                                                           \
+        assert_null(none);                                                                                             \
+    } while (0)
+
+static void test_replies(void **state) {
+    mf_model_info info = *mf_model_info_get(model);
+    mf_reply_options good;
+    mf_reply *r = (mf_reply *)1;
+    mf_reply_prompt prompt = {0};
+    mf_reply_result result = {0};
+    mf_text *t;
+    const int32_t *ids;
+    const char *empty = "";
+    size_t n;
+    (void)state;
+    info.n_vocab = 1 << 16; /* of the text's tokenizer */
+    assert_int_equal(mf_text_open(text_dir, &t, NULL), MF_OK);
+    mf_reply_options_init(NULL);
+    mf_reply_options_init(&good);
+    INVALID(mf_reply_create(t, &info, &good, &r, &err)); /* nothing is asked */
+    assert_null(r);
+    good.text = "a";
+    good.text_size = 1;
+    INVALID(mf_reply_create(NULL, &info, &good, &r, &err));
+    INVALID(mf_reply_create(t, NULL, &good, &r, &err));
+    INVALID(mf_reply_create(t, &info, NULL, &r, &err));
+    INVALID(mf_reply_create(t, &info, &good, NULL, &err));
+    BAD_REPLY_OPTION(o.request = "{}", o.request_size = 2); /* two questions */
+    BAD_REPLY_OPTION(o.text = NULL, o.request = "{}", o.request_size = SIZE_MAX);
+    BAD_REPLY_OPTION(o.text_size = SIZE_MAX);
+    BAD_REPLY_OPTION(o.text = NULL, o.ids = &(int32_t){1}, o.n_ids = SIZE_MAX);
+    BAD_REPLY_OPTION(o.text = NULL, o.ids = &(int32_t){1}, o.n_ids = 0);
+    BAD_REPLY_OPTION(o.max_tokens = -2);
+    BAD_REPLY_OPTION(o.max_reasoning = -1);
+    BAD_REPLY_OPTION(o.n_ctx = -1);
+    BAD_REPLY_OPTION(o.n_logprobs = INT_MAX);
+    BAD_REPLY_OPTION(o.n_logprobs = INT_MIN);
+    BAD_REPLY_OPTION(o.n_stops = 1);
+    BAD_REPLY_OPTION(o.n_stops = -1);
+    BAD_REPLY_OPTION(o.n_stops = 1, o.stops = &empty);
+    BAD_REPLY_OPTION(o.n_marks = INT_MAX);
+    BAD_REPLY_OPTION(o.n_marks = 1);
+    BAD_REPLY_OPTION(o.n_known = 1);
+    BAD_REPLY_OPTION(o.n_known = SIZE_MAX, o.known = &(int32_t){1});
+    BAD_REPLY_OPTION(o.sampling.temperature = NAN);
+    BAD_REPLY_OPTION(o.tool_choice = (mf_tool_choice)99);
+    BAD_REPLY_OPTION(o.tool_choice = MF_TOOLS_NAMED);
+    BAD_REPLY_OPTION(o.reasoning = (mf_switch)99);
+    good.text = NULL;
+    good.ids = &(int32_t){-1};
+    good.n_ids = 1;
+    REFUSED(MF_E_TOKEN, mf_reply_create(t, &info, &good, &r, &err));
+    good.ids = &(int32_t){1};
+    good.n_ctx = 1;
+    assert_int_equal(mf_reply_create(t, &info, &good, &r, NULL), MF_OK);
+    mf_reply_prompt_get(NULL, &prompt);
+    mf_reply_prompt_get(r, NULL);
+    mf_reply_prompt_get(r, &prompt);
+    assert_int_equal(prompt.n_ids, 1);
+    INVALID(mf_reply_step(NULL, logits, &ids, &n, &err));
+    INVALID(mf_reply_step(r, NULL, &ids, &n, &err));
+    INVALID(mf_reply_step(r, logits, NULL, &n, &err));
+    INVALID(mf_reply_step(r, logits, &ids, NULL, &err));
+    INVALID(mf_reply_finish(NULL, &err));
+    assert_int_equal(mf_reply_finish(r, NULL), MF_OK);
+    assert_int_equal(mf_reply_finish(r, NULL), MF_OK);
+    mf_reply_result_get(NULL, &result);
+    mf_reply_result_get(r, NULL);
+    mf_reply_result_get(r, &result);
+    assert_int_equal(result.end, MF_END_CANCELLED);
+    assert_int_equal(mf_reply_step(r, logits, &ids, &n, NULL), MF_OK);
+    assert_int_equal(n, 0);
+    mf_reply_free(r);
+    mf_reply_free(NULL);
+    mf_text_close(t);
 }
 
 static void test_counters(void **state) {
@@ -423,6 +604,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_memory_and_checkpoints),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_sampler),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_replies),
         cmocka_unit_test(test_counters),
     };
     if (argc < 3) return 2;

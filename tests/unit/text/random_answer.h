@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "text/grammar/grammar.h"
-#include "text/sampler.h"
+#include "base/status.h"
 
 typedef struct random_speaker {
     const mf__tokenizer *tok;
@@ -43,7 +43,7 @@ static inline mf_status random_answer(random_speaker *r, mf__strbuf *text, bool 
         const uint32_t *mask;
         MF__TRY(mf__constraint_mask(r->c, &mask, err));
         random_logits(r);
-        int32_t id = mf__sampler_next_masked(r->sampler, r->logits, mask);
+        int32_t id = mf_sampler_next_masked(r->sampler, r->logits, mask);
         if (id < 0) return mf__fail(err, MF_E_INTERNAL, "a dead end after %.*s", (int)text->size, text->data);
         MF__TRY(mf__constraint_accept(r->c, id, err));
         size_t n;

@@ -11,7 +11,7 @@
 
 #include "chi_square.h"
 #include "text/detmath.h"
-#include "text/sampler.h"
+#include "base/status.h"
 
 #define N 8
 static const float logits8[N] = {1.0f, 3.0f, -2.0f, 2.5f, 0.0f, 2.0f, -INFINITY, 1.5f};
@@ -36,7 +36,7 @@ static void expect_distribution(mf_sampler_options o, const float *logits, const
     mf_sampler *s = make(o, N);
     int counts[N] = {0};
     for (int i = 0; i < 40000; i++) {
-        int32_t id = mf__sampler_next_masked(s, logits, mask);
+        int32_t id = mf_sampler_next_masked(s, logits, mask);
         assert_in_range(id, 0, N - 1);
         counts[id]++;
     }
@@ -117,9 +117,9 @@ static void test_edges(void **state) {
         assert_int_equal(mf_sampler_next(s, nans), -1);
         assert_int_equal(mf_sampler_next(s, inf), 2);
         uint32_t mask = 1u << 6;
-        assert_int_equal(mf__sampler_next_masked(s, inf, &mask), 6);
+        assert_int_equal(mf_sampler_next_masked(s, inf, &mask), 6);
         mask = 1u << 5;
-        assert_int_equal(mf__sampler_next_masked(s, inf, &mask), -1);
+        assert_int_equal(mf_sampler_next_masked(s, inf, &mask), -1);
         nans[3] = -1e30f;
         assert_int_equal(mf_sampler_next(s, nans), 3);
         nans[3] = NAN;
@@ -236,9 +236,9 @@ static void test_logprobs(void **state) {
     (void)state;
     double p[N];
     softmax(logits8, 1, p);
-    mf__logprob top[3];
+    mf_logprob top[3];
     int n = 3;
-    float chosen = mf__logprobs(logits8, N, 7, top, &n);
+    float chosen = mf_logprobs(logits8, N, 7, top, &n);
     assert_int_equal(n, 3);
     assert_true(fabs(chosen - log(p[7])) < 1e-6);
     static const int order[] = {1, 3, 5};
@@ -246,10 +246,10 @@ static void test_logprobs(void **state) {
         assert_int_equal(top[i].id, order[i]);
         assert_true(fabs(top[i].logprob - log(p[order[i]])) < 1e-6);
     }
-    assert_true(mf__logprobs(logits8, N, 6, NULL, NULL) == -INFINITY);
-    mf__logprob all[20];
+    assert_true(mf_logprobs(logits8, N, 6, NULL, NULL) == -INFINITY);
+    mf_logprob all[20];
     n = 20;
-    mf__logprobs((const float[]){2, NAN, 2, 1}, 4, 0, all, &n);
+    mf_logprobs((const float[]){2, NAN, 2, 1}, 4, 0, all, &n);
     assert_int_equal(n, 3);
     assert_int_equal(all[0].id, 0);
     assert_int_equal(all[1].id, 2);

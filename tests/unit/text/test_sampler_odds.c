@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "chi_square.h"
-#include "text/sampler.h"
+#include "base/status.h"
 
 #define N 40
 #define DRAWS 20000
@@ -179,7 +179,7 @@ static void test_odds(void **state) {
         mf_sampler *s = start(&o);
         double p[N];
         int counts[N] = {0};
-        for (int k = 0; k < DRAWS; k++) counts[mf__sampler_next_masked(s, logits, mask_of(i))]++;
+        for (int k = 0; k < DRAWS; k++) counts[mf_sampler_next_masked(s, logits, mask_of(i))]++;
         mf_sampler_free(s);
         exact(&o, mask_of(i), p);
         chi_square r = chi_square_test(counts, p, N);
@@ -199,14 +199,14 @@ static void test_seeds(void **state) {
         int32_t first[200];
         int differ = 0;
         for (int k = 0; k < 200; k++) {
-            first[k] = mf__sampler_next_masked(a, logits, mask_of(i));
-            assert_int_equal(first[k], mf__sampler_next_masked(b, logits, mask_of(i)));
-            differ += first[k] != mf__sampler_next_masked(other, logits, mask_of(i));
+            first[k] = mf_sampler_next_masked(a, logits, mask_of(i));
+            assert_int_equal(first[k], mf_sampler_next_masked(b, logits, mask_of(i)));
+            differ += first[k] != mf_sampler_next_masked(other, logits, mask_of(i));
         }
         assert_true(differ > 0 || cases[i].top_k == 1 || cases[i].top_p == 0.1f);
         mf_sampler_reset(a);
         for (int k = 0; k < N_HISTORY; k++) mf_sampler_accept(a, history[k]);
-        for (int k = 0; k < 200; k++) assert_int_equal(mf__sampler_next_masked(a, logits, mask_of(i)), first[k]);
+        for (int k = 0; k < 200; k++) assert_int_equal(mf_sampler_next_masked(a, logits, mask_of(i)), first[k]);
         mf_sampler_free(a);
         mf_sampler_free(b);
         mf_sampler_free(other);

@@ -90,14 +90,16 @@ static void test_chat_is_the_models_template(void **state) {
     (void)state;
     static const char request[] =
         "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"add_generation_prompt\":true}";
+    int32_t ids[256];
     char out[256];
-    size_t n;
-    assert_int_equal(mf_text_chat(text, request, strlen(request), out, sizeof out - 1, &n, &err), MF_OK);
-    assert_true(n < sizeof out);
-    out[n] = 0;
+    size_t n, n_out;
+    assert_int_equal(mf_text_chat(text, request, strlen(request), ids, 256, &n, &err), MF_OK);
+    assert_in_range(n, 3, 256);
+    assert_int_equal(mf_text_decode(text, NULL, ids, n, out, sizeof out - 1, &n_out, &err), MF_OK);
+    out[n_out] = 0;
     assert_non_null(strstr(out, "Hi"));
     assert_non_null(strstr(out, "assistant"));
-    assert_int_equal(mf_text_chat(text, "{}", 2, out, sizeof out, &n, &err), MF_E_FORMAT);
+    assert_int_equal(mf_text_chat(text, "{}", 2, ids, 256, &n, &err), MF_E_FORMAT);
     assert_non_null(strstr(err.text, "messages"));
 }
 

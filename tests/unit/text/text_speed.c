@@ -117,7 +117,7 @@ static void answer(random_speaker *r) {
         must_ok(mf__constraint_mask(r->c, &mask, &err), &err);
         double spent = now_ms() - start;
         random_logits(r);
-        int32_t id = mf__sampler_next_masked(r->sampler, r->logits, mask);
+        int32_t id = mf_sampler_next_masked(r->sampler, r->logits, mask);
         start = now_ms();
         must_ok(mf__constraint_accept(r->c, id, &err), &err);
         record(spent + now_ms() - start);

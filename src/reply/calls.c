@@ -7,7 +7,7 @@
  *   DeepSeek      <|tool_call_begin|>N<|tool_sep|>{...}<|tool_call_end|>, V3 with
  * "function<|tool_sep|>N\n```json\n{...}\n```" Kimi
  * <|tool_call_begin|>functions.N:0<|tool_call_argument_begin|>{...}<|tool_call_end|> */
-#include "text/outparse/calls.h"
+#include "reply/calls.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -280,17 +280,17 @@ static mf_status read_kimi(span s, mf__calls *calls, bool *readable, mf_error *e
     return MF_OK;
 }
 
-mf_status mf__calls_read(mf__out_format format, const json_t *tools, const char *block, size_t n, mf__calls *out,
+mf_status mf__calls_read(mf__notation notation, const json_t *tools, const char *block, size_t n, mf__calls *out,
                          bool *readable, mf_error *err) {
     span s = trim((span){block, n});
     mf_status status = MF_OK;
     *out = (mf__calls){0};
     *readable = false;
-    if (format == MF__OUT_DEEPSEEK)
+    if (notation == MF__NOTATION_DEEPSEEK)
         status = read_deepseek(s, out, readable, err);
-    else if (format == MF__OUT_KIMI)
+    else if (notation == MF__NOTATION_KIMI)
         status = read_kimi(s, out, readable, err);
-    else if (format == MF__OUT_MINIMAX)
+    else if (notation == MF__NOTATION_MINIMAX)
         status = read_functions(s, tools, true, out, readable, err);
     else if (begins(s, "{"))
         status = read_json(s, out, readable, err);

@@ -1,0 +1,20 @@
+/* What a model says, taken apart while it is said: mf_answer of the public header, for any notation. */
+#ifndef MF_REPLY_ANSWER_H
+#define MF_REPLY_ANSWER_H
+
+#include "text/text.h"
+
+typedef struct mf__answer_setup {
+    mf__notation notation;
+    bool in_reasoning;   /* the prompt already opened <think> */
+    const json_t *tools; /* the request's tools, for the types of untyped arguments; NULL: guess */
+    mf_event_fn *fn;
+    void *user;
+} mf__answer_setup;
+
+mf_status mf__answer_create(const mf__answer_setup *setup, mf_answer **out, mf_error *err);
+
+/* Where the answer stands: MF_EVENT_REASONING, MF_EVENT_TEXT or, in a call or a header, MF_EVENT_ARGUMENTS. */
+mf_event_kind mf__answer_part(const mf_answer *answer);
+
+#endif
