@@ -134,6 +134,9 @@ typedef struct mf_model_options {
     /* Experts each token goes to: 1 to the model's own number, 0 for that. Fewer is faster and changes the results: it
      * is logged as a warning, and mf_model_info tells both numbers. */
     int experts_per_token;
+    /* Contexts longer than the model was made for: this many times (above 1, at most 64), by YaRN; 0: not. Changes the
+     * results also of short contexts; what that costs in quality is not known, and logged as a warning. */
+    double yarn;
     mf_log_sink log;
     mf_route_sink routes;
     /* The prompt cache, used by mf_prompt. */
@@ -148,11 +151,12 @@ void mf_model_options_init(mf_model_options *opt);
 #define MF_MAX_EOS 8
 
 typedef struct mf_model_info {
-    const char *name;    /* the directory's last component */
-    const char *family;  /* "qwen3_5_moe" */
-    const char *backend; /* the one in use */
-    int32_t n_vocab;     /* length of a row of logits */
-    int32_t n_ctx;       /* positions the model was made for */
+    const char *name;      /* the directory's last component */
+    const char *family;    /* "qwen3_5_moe" */
+    const char *backend;   /* the one in use */
+    int32_t n_vocab;       /* length of a row of logits */
+    int32_t n_ctx;         /* most positions of a session */
+    int32_t n_ctx_trained; /* positions the model was made for: fewer where the context is stretched */
     int32_t n_layers;
     int32_t n_hidden;
     int32_t n_experts;           /* routed experts per layer */

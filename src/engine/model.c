@@ -122,6 +122,17 @@ static mf_status choose_top_k(mf_model *m, const mf_model_options *opt, mf__conf
     return MF_OK;
 }
 
+/* A longer context than the model's, if the caller wants that. */
+static mf_status choose_ctx(mf_model *m, const mf_model_options *opt, mf__config *config, mf_error *err) {
+    m->info.n_ctx_trained = config->n_ctx;
+    if (opt->yarn == 0) return MF_OK;
+    MF__TRY(mf__config_stretch(config, opt->yarn, err));
+    mf__log(&m->log, MF_LOG_WARN,
+            "the context is stretched from %d to %d tokens by YaRN: what that costs in quality was not measured",
+            m->info.n_ctx_trained, config->n_ctx);
+    return MF_OK;
+}
+
 /* Where each layer's recurrent state lies in a session's. Starts are multiples of 16 floats: 64 bytes. */
 static mf_status place_state(mf_model *m, mf_error *err) {
     const mf__config *c = &m->bp.config;
@@ -162,12 +173,13 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
     const char *slash = strrchr(m->native.dir, '/');
     char *name = mf__arena_strdup(&m->arena, slash ? slash + 1 : m->native.dir);
     if (!name) return mf__fail(err, MF_E_NOMEM, "no memory for the model's name");
-    int32_t trained = m->info.n_experts_trained;
+    int32_t trained = m->info.n_experts_trained, ctx_trained = m->info.n_ctx_trained;
     m->info = (mf_model_info){.name = name,
                               .family = c->family->name,
                               .backend = m->be->name,
                               .n_vocab = c->n_vocab,
                               .n_ctx = c->n_ctx,
+                              .n_ctx_trained = ctx_trained,
                               .n_layers = c->n_layers,
                               .n_hidden = c->n_hidden,
                               .n_experts = c->moe.n_experts,
@@ -199,6 +211,7 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     mf__catalog_guard(m->native.catalog);
     MF__TRY(mf__native_config(&m->native, &config, err));
     MF__TRY(choose_top_k(m, opt, &config, err));
+    MF__TRY(choose_ctx(m, opt, &config, err));
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(open_backend(m, opt, err));
     choose_kv(m, opt);

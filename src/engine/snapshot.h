@@ -58,8 +58,8 @@ mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uin
 mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, bool recurrent,
                             mf__frozen **out, mf_error *err);
 
-/* Of config, manifest, a sample of every tensor's and every expert file's bytes, backend, its arithmetic, KV type and
- * experts per token. */
+/* Of config, manifest, a sample of every tensor's and every expert file's bytes, backend, its arithmetic, KV type,
+ * experts per token and stretched contexts. */
 mf_status mf__model_fingerprint(mf_model *m, mf_error *err); /* fills m->shape; does nothing the second time */
 
 #endif

@@ -56,6 +56,8 @@ static mf_status compute(const mf_model *m, uint64_t *out, mf_error *err) {
     mf__hash_update(&h, m->be->numerics, strlen(m->be->numerics));
     const int32_t mode[] = {(int32_t)m->kv_type, m->bp.config.moe.top_k};
     mf__hash_update(&h, mode, sizeof mode);
+    if (m->info.n_ctx > m->info.n_ctx_trained) /* the rest of rope is in the config */
+        mf__hash_update(&h, &m->bp.config.rope.factor, sizeof m->bp.config.rope.factor);
     *out = mf__hash_digest(&h);
     return MF_OK;
 }

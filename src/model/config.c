@@ -1,6 +1,7 @@
 /* config.json: finding the family and the keys that all families share. */
 #include "model/config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -118,6 +119,21 @@ mf_status mf__config_parse_as(const mf__family *family, const json_t *root, cons
     if (out->n_eos) return MF_OK;
     for (int32_t i = 0; i < family->n_usual_eos; i++)
         if (family->usual_eos[i] < out->n_vocab) out->eos[out->n_eos++] = family->usual_eos[i];
+    return MF_OK;
+}
+
+mf_status mf__config_stretch(mf__config *c, double factor, mf_error *err) {
+    double n_ctx = floor(c->n_ctx * factor);
+    if (!(factor > 1 && factor <= MF_STRETCH_MAX) || n_ctx <= c->n_ctx || n_ctx > 1 << 30)
+        return mf__fail(err, MF_E_INVALID,
+                        "yarn is %g; expected a number above 1, at most %d, that makes a context of %d longer and at "
+                        "most %d",
+                        factor, MF_STRETCH_MAX, c->n_ctx, 1 << 30);
+    if (c->rope.theta <= 1)
+        return mf__fail(err, MF_E_UNSUPPORTED, "a context with a rope_theta of %g cannot be stretched", c->rope.theta);
+    mf__rope_stretch(&c->rope, c->n_ctx, factor);
+    c->has.yarn = true;
+    c->n_ctx = (int32_t)n_ctx;
     return MF_OK;
 }
 

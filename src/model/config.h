@@ -107,6 +107,10 @@ mf_status mf__config_parse_as(const mf__family *family, const json_t *root, cons
 /* Adds the ids of generation_config.json's eos_token_id (a number or a list) to those the config named. */
 mf_status mf__config_add_eos(mf__config *config, const json_t *generation, const char *where, mf_error *err);
 
+/* Contexts `factor` times as long as the config's, by YaRN; for any family, whether or not its configs have it. */
+#define MF_STRETCH_MAX 64
+mf_status mf__config_stretch(mf__config *config, double factor, mf_error *err);
+
 /* From memory: what the fuzzer calls. */
 mf_status mf__config_parse_text(const char *name, const char *json, size_t size, mf__config *out, mf_error *err);
 

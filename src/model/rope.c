@@ -59,6 +59,19 @@ mf_status mf__rope_parse(const json_t *text, const char *where, double theta, mf
     return out->yarn ? parse_yarn(text, rp, where, out, err) : MF_OK;
 }
 
+void mf__rope_stretch(mf__rope *r, double n_ctx, double factor) {
+    if (r->yarn)
+        r->factor *= factor;
+    else
+        *r = (mf__rope){.theta = r->theta,
+                        .yarn = true,
+                        .factor = factor,
+                        .original_ctx = n_ctx,
+                        .beta_fast = 32,
+                        .beta_slow = 1,
+                        .truncate = true};
+}
+
 /* The channel pair that turns r times within the original context. */
 static double correction_dim(const mf__rope *rope, int32_t n_rot, double r) {
     return n_rot * log(rope->original_ctx / (r * 2 * PI)) / (2 * log(rope->theta));

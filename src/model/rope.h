@@ -26,6 +26,10 @@ typedef struct mf__rope {
  * extension is original_max_position_embeddings, wherever of the two it stands. */
 mf_status mf__rope_parse(const json_t *text, const char *where, double theta, mf__rope *out, mf_error *err);
 
+/* Makes contexts of n_ctx positions `factor` times as long, by YaRN with its usual numbers; a rope that has YaRN already
+ * is slowed down further. */
+void mf__rope_stretch(mf__rope *rope, double n_ctx, double factor);
+
 /* inv_freq[i] for the n_rot / 2 pairs of channels; n_rot even and at most MF_ROPE_MAX. */
 void mf__rope_frequencies(const mf__rope *rope, int32_t n_rot, float *inv_freq);
 /* The same as a weight of a graph; an impossible n_rot makes the graph fail. */

@@ -83,6 +83,10 @@ static void test_model(void **state) {
     BAD_MODEL_OPTION(n_experts_dirs = 1);
     BAD_MODEL_OPTION(experts_per_token = -1);
     BAD_MODEL_OPTION(experts_per_token = INT_MAX);
+    BAD_MODEL_OPTION(yarn = -1);
+    BAD_MODEL_OPTION(yarn = 1);
+    BAD_MODEL_OPTION(yarn = 1e300);
+    BAD_MODEL_OPTION(yarn = (double)NAN);
     BAD_MODEL_OPTION(prompt_cache_ram = -1);
     BAD_MODEL_OPTION(prompt_cache_disk = -1);
     BAD_MODEL_OPTION(prompt_cache_dir = "");
