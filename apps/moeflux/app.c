@@ -26,10 +26,29 @@ void app_say(const char *fmt, ...) {
     va_end(ap);
 }
 
+/* What the library calls an option, and what the command line does. */
+static const struct {
+    const char *field, *option, *way_out;
+} FIELDS[] = {{"backend", "--backend", ""},
+              {"experts_per_token", "--experts-per-token", ""},
+              {"n_chunk", "--chunk", ""},
+              {"n_ctx", "--ctx", "; --yarn stretches the context of a model"},
+              {"n_io_threads", "--io-threads", ""},
+              {"n_threads", "--threads", ""},
+              {"penalty_window", "--penalty-window", ""},
+              {"ram_bytes", "--ram", ""},
+              {"yarn", "--yarn", ""}};
+
 int app_fail(const mf_error *err) {
     if (err->status == MF_E_CANCELLED) return app_interrupt_code();
+    for (size_t i = 0; err->status == MF_E_INVALID && i < MF__COUNT(FIELDS); i++) {
+        size_t n = strlen(FIELDS[i].field);
+        if (strncmp(err->text, FIELDS[i].field, n) || err->text[n] != ' ') continue;
+        app_say("%s%s%s", FIELDS[i].option, err->text + n, FIELDS[i].way_out);
+        return APP_USAGE;
+    }
     app_say("%s", err->text);
-    return APP_FAILED;
+    return strncmp(err->text, "--", 2) ? APP_FAILED : APP_USAGE; /* a sentence about an option begins with it */
 }
 
 static void log_line(void *user, mf_log_level level, const char *text) {

@@ -30,7 +30,8 @@ int cmd_chat(int argc, char **argv);
 
 /* "moeflux: ..." on standard error. */
 void app_say(const char *fmt, ...) MF__PRINTF(1, 2);
-/* The same for an error of the library; returns the exit code that fits its status. */
+/* The same for an error of the library; returns the exit code that fits it: APP_USAGE where an option is not valid,
+ * which is then called by its name on the command line. */
 int app_fail(const mf_error *err);
 
 /* The values of an option that may be given several times. */
@@ -44,13 +45,16 @@ typedef struct opt_list {
 typedef struct app_model_options {
     const char *backend;
     int64_t threads;
-    int64_t n_ctx, n_chunk;
+    int64_t n_ctx, n_chunk, io_threads;
+    double yarn; /* 0: not */
     int64_t experts_per_token;
     int64_t ram;
     int io, direct, prefetch, policy;
     opt_list experts_dirs;
     int64_t prompt_cache_ram, prompt_cache_disk;
     const char *prompt_cache_dir;
+    bool no_prompts;                         /* the command has none, so nothing to cache: without those options */
+    bool policy_given;                       /* the default has a name too */
     const char *log_routing, *record_routes; /* files; see routes.h */
     bool exact, pin;
     int kv; /* mf_kv */
@@ -60,6 +64,7 @@ typedef struct app_model_options {
 extern const char *const app_io_names[]; /* in the order of mf_io */
 mf_log_sink app_log(bool verbose);       /* warnings and errors, and information when verbose */
 mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err);
+void app_check_threads(int64_t threads); /* warns about more than there are processors */
 void app_session_options(const app_model_options *opt, mf_session_options *out); /* interrupts stop it */
 /* A file of the user's in $XDG_<KIND>_HOME/moeflux or, below $HOME, in fallback/moeflux; malloc'd. NULL when the
  * environment names neither. The folder is not made. */

@@ -57,6 +57,10 @@ mf_status bench_print_json(json_t *object, mf_error *err) {
 }
 
 static mf_status measure(const char *dir, const bench_options *opt, mf_error *err) {
+    static const char *const alone[] = {"--io alone", "--trace"};
+    if ((opt->io || opt->trace) && (opt->prefill_given || opt->decode_given))
+        return mf__fail(err, MF_E_INVALID, "--%s does nothing with %s, which evaluates no tokens",
+                        opt->prefill_given ? "prefill" : "decode", alone[!opt->io]);
     if (opt->io + opt->profile + !!opt->trace > 1)
         return mf__fail(err, MF_E_INVALID, "--io alone, --trace and --profile exclude each other");
     if (opt->prefill + opt->decode == 0) return mf__fail(err, MF_E_INVALID, "--prefill 0 --decode 0 leaves nothing");
@@ -71,7 +75,7 @@ static mf_status measure(const char *dir, const bench_options *opt, mf_error *er
 }
 
 int cmd_bench(int argc, char **argv) {
-    bench_options opt = {.prefill = 512, .decode = 32, .repeat = 5};
+    bench_options opt = {.prefill = 512, .decode = 32, .repeat = 5, .model.no_prompts = true};
     const opt_def defs[] = {
         {.name = "prefill",
          .kind = OPT_INT,
@@ -79,14 +83,16 @@ int cmd_bench(int argc, char **argv) {
          .arg = "N",
          .help = "tokens of the prompt (default 512; 0: none)",
          .min = 0,
-         .max = 1 << 20},
+         .max = 1 << 20,
+         .given = &opt.prefill_given},
         {.name = "decode",
          .kind = OPT_INT,
          .value = &opt.decode,
          .arg = "N",
          .help = "tokens decoded after it (default 32; 0: none)",
          .min = 0,
-         .max = 1 << 20},
+         .max = 1 << 20,
+         .given = &opt.decode_given},
         {.name = "repeat",
          .kind = OPT_INT,
          .value = &opt.repeat,

@@ -14,7 +14,7 @@ typedef struct bench_options {
     app_model_options model;
     int64_t prefill, decode, repeat;
     int64_t sessions; /* 0: the option is not there */
-    bool repeat_given;
+    bool prefill_given, decode_given, repeat_given;
     bool io; /* the store alone */
     bool profile;
     const char *trace;

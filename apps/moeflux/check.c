@@ -279,7 +279,7 @@ static int check(const char *dir, const char *golden, const app_model_options *o
 }
 
 int cmd_check(int argc, char **argv) {
-    app_model_options opt = {0};
+    app_model_options opt = {.no_prompts = true};
     bool layers = false;
     opt_def defs[] = {
         {.name = "layers",

@@ -140,6 +140,7 @@ int cmd_convert(int argc, char **argv) {
     if (router.given) opt.router_bits = (int)router.bits;
     opt.group = (int)group;
     opt.n_threads = (int)threads;
+    app_check_threads(threads);
     opt.log = app_log(verbose);
     return convert(words[0], words[1], &opt);
 }

@@ -95,7 +95,10 @@ static mf_status all_documents(eval_state *s, const char *text, size_t size, mf_
     while ((!s->opt->n_docs || s->n_docs < s->opt->n_docs) && document_next(text, size, &at, &doc, &doc_size)) {
         mf_status st = one_document(s, doc, doc_size, err);
         if (st != MF_OK) return mf__fail_prefix(err, st, "document %lld", (long long)s->n_docs + 1);
-        progress_show(&s->bar, (int64_t)at, (int64_t)size);
+        if (s->opt->n_docs)
+            progress_show(&s->bar, s->n_docs, s->opt->n_docs);
+        else
+            progress_show(&s->bar, (int64_t)at, (int64_t)size);
     }
     if (!s->n_scored) return mf__fail(err, MF_E_INVALID, "the text has no document of two tokens or more");
     return MF_OK;
@@ -143,7 +146,7 @@ static int eval(const char *dir, const char *file, const eval_options *opt) {
     app_catch_interrupts();
     mf_status st = mf__map_open(file, &map, &err);
     if (st == MF_OK) st = prepare(&s, dir, &err);
-    progress_start(&s.bar, "evaluating", NULL);
+    progress_start(&s.bar, "evaluating", opt->n_docs ? "documents" : NULL);
     if (st == MF_OK) st = all_documents(&s, (const char *)map.data, map.size, &err);
     progress_end(&s.bar);
     if (st == MF_OK && opt->json) st = write_json(&s, opt->json, &err);
@@ -164,7 +167,7 @@ static int eval(const char *dir, const char *file, const eval_options *opt) {
 }
 
 int cmd_eval(int argc, char **argv) {
-    eval_options opt = {.n_tokens = 1024};
+    eval_options opt = {.n_tokens = 1024, .model.no_prompts = true};
     opt_def defs[] = {
         {.name = "tokens",
          .kind = OPT_INT,

@@ -5,11 +5,14 @@
 
 #include "app.h"
 #include "base/file.h"
+#include "base/probe.h"
 #include "options.h"
 #include "routes.h"
 
 const char *const app_io_names[] = {"auto", "mmap", "pread", "uring", NULL};
 static const char *const policies[] = {"horizons", "lfu", "lru", NULL};
+
+#define PROMPT_ROWS 2 /* the last ones */
 
 int app_model_rows(void *model_options, opt_def *rows) {
     static const char *const switches[] = {"auto", "on", "off", NULL};    /* in the order of mf_switch */
@@ -37,12 +40,19 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .max = 1024},
         {.name = "pin", .kind = OPT_FLAG, .value = &m->pin, .help = "tie each compute thread to a core of its own"},
         {.name = "ctx",
-         .kind = OPT_INT,
+         .kind = OPT_COUNT,
          .value = &m->n_ctx,
          .arg = "N",
-         .help = "positions to hold (default: as many as the model was made for)",
+         .help = "positions to hold, as 4096 or 64K (default: as many as the model was made for)",
          .min = 1,
          .max = 1 << 30},
+        {.name = "yarn",
+         .kind = OPT_REAL,
+         .value = &m->yarn,
+         .arg = "X",
+         .help = "contexts X times longer than the model was made for, by YaRN; quality not measured",
+         .min = 1,
+         .max = 64},
         {.name = "chunk",
          .kind = OPT_INT,
          .value = &m->n_chunk,
@@ -61,6 +71,13 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .arg = "HOW",
          .choices = app_io_names,
          .help = "how experts are read: auto (default), mmap, pread or uring"},
+        {.name = "io-threads",
+         .kind = OPT_INT,
+         .value = &m->io_threads,
+         .arg = "N",
+         .help = "reads under way at a time (default 16)",
+         .min = 1,
+         .max = 64},
         {.name = "direct",
          .kind = OPT_CHOICE,
          .value = &m->direct,
@@ -78,6 +95,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .value = &m->policy,
          .arg = "NAME",
          .choices = policies,
+         .given = &m->policy_given,
          .help = "which experts stay in memory: horizons (default), lfu or lru"},
         {.name = "experts-dir",
          .kind = OPT_LIST,
@@ -91,6 +109,13 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .help = "fewer experts per token than the model has: faster, and lossy",
          .min = 1,
          .max = 1024},
+        {.name = "log-routing",
+         .kind = OPT_STRING,
+         .value = &m->log_routing,
+         .arg = "FILE",
+         .help = "write there how many tokens went to which expert, layer by layer, as JSON lines"},
+        {.name = "verbose", .kind = OPT_FLAG, .value = &m->verbose, .help = "say what is going on (also -v)"},
+        /* PROMPT_ROWS */
         {.name = "cache-dir",
          .kind = OPT_STRING,
          .value = &m->prompt_cache_dir,
@@ -101,15 +126,10 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .value = &m->prompt_cache_disk,
          .arg = "SIZE",
          .help = "most bytes in --cache-dir for this model (default 8G)"},
-        {.name = "log-routing",
-         .kind = OPT_STRING,
-         .value = &m->log_routing,
-         .arg = "FILE",
-         .help = "write there how many tokens went to which expert, layer by layer, as JSON lines"},
-        {.name = "verbose", .kind = OPT_FLAG, .value = &m->verbose, .help = "say what is going on (also -v)"},
     };
-    memcpy(rows, all, sizeof all);
-    return (int)MF__COUNT(all);
+    int n = (int)MF__COUNT(all) - (m->no_prompts ? PROMPT_ROWS : 0);
+    memcpy(rows, all, (size_t)n * sizeof *all);
+    return n;
 }
 
 void app_session_options(const app_model_options *opt, mf_session_options *out) {
@@ -140,6 +160,36 @@ char *app_user_path(const char *xdg, const char *fallback, const char *name) {
     return st == MF_OK ? path.data : NULL;
 }
 
+void app_check_threads(int64_t threads) {
+    mf__cpu cpu;
+    mf__cpu_probe(&cpu);
+    if (cpu.n_logical > 0 && threads > cpu.n_logical)
+        app_say("warning: --threads is %lld, and this process may use %d processor%s: more threads than that only wait "
+                "for each other",
+                (long long)threads, cpu.n_logical, cpu.n_logical > 1 ? "s" : "");
+}
+
+/* Options that contradict each other are refused, those that do nothing beside another are said. */
+static mf_status check_options(const app_model_options *o, mf_error *err) {
+    if (o->prompt_cache_disk && !o->prompt_cache_dir)
+        return mf__fail(err, MF_E_INVALID, "--cache-size limits what --cache-dir keeps, and there is no --cache-dir");
+    if (o->prompt_cache_dir && !*o->prompt_cache_dir)
+        return mf__fail(err, MF_E_INVALID, "--cache-dir is \"\"; expected the name of a directory");
+    app_check_threads(o->threads);
+    if (o->io != MF_IO_MMAP) return MF_OK;
+    const struct {
+        const char *name;
+        bool given;
+    } inert[] = {{"direct on", o->direct == MF_SWITCH_ON},
+                 {"prefetch on", o->prefetch == MF_SWITCH_ON},
+                 {"io-threads", o->io_threads != 0},
+                 {"policy", o->policy_given}};
+    for (size_t i = 0; i < MF__COUNT(inert); i++)
+        if (inert[i].given)
+            app_say("warning: --%s does nothing with --io mmap: the system reads mapped experts", inert[i].name);
+    return MF_OK;
+}
+
 mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err) {
     mf_model_options mo;
     mf_model_options_init(&mo);
@@ -149,8 +199,10 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mo.n_threads = (int)opt->threads;
     mo.pin_threads = opt->pin;
     mo.experts_per_token = (int)opt->experts_per_token;
+    mo.yarn = opt->yarn;
     mo.ram_bytes = opt->ram;
     mo.io = (mf_io)opt->io;
+    mo.n_io_threads = (int)opt->io_threads;
     mo.direct = (mf_switch)opt->direct;
     mo.prefetch = (mf_switch)opt->prefetch;
     mo.policy = policies[opt->policy];
@@ -161,6 +213,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mo.prompt_cache_disk = opt->prompt_cache_disk;
     mo.log = app_log(opt->verbose);
     *out = NULL;
+    MF__TRY(check_options(opt, err));
     MF__TRY(refuse_checkpoint(dir, err));
     MF__TRY(routing_start(opt, &mo.routes, err));
     char *cache = app_user_path("XDG_CACHE_HOME", ".cache", ""); /* speeds of drives */

@@ -97,7 +97,10 @@ static opt_result set_number(const opt_def *d, const char *text) {
         return OPT_DONE;
     }
     long long v = strtoll(text, &end, 10);
-    snprintf(wanted, sizeof wanted, "a whole number from %.0f to %.0f", d->min, d->max);
+    snprintf(wanted, sizeof wanted, "a whole number from %.0f to %.0f%s", d->min, d->max,
+             d->kind == OPT_COUNT ? ", as 4096, 64K or 1M" : "");
+    if (d->kind == OPT_COUNT && end != text && *end && strchr("KkMm", *end) && llabs(v) <= 1 << 30)
+        v *= strchr("Kk", *end++) ? 1024 : 1024 * 1024;
     if (end == text || *end || errno || (double)v < d->min || (double)v > d->max) return bad_value(d, text, wanted);
     *(int64_t *)d->value = v;
     return OPT_DONE;

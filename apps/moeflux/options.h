@@ -8,6 +8,7 @@ typedef enum opt_kind {
     OPT_FLAG,   /* bool */
     OPT_STRING, /* const char * */
     OPT_INT,    /* int64_t in [min, max] */
+    OPT_COUNT,  /* the same, also written 64K or 1M */
     OPT_REAL,   /* double in [min, max] */
     OPT_SEED,   /* uint64_t */
     OPT_BITS,   /* int64_t: one of 2 3 4 5 6 8, or 0 for "keep" */

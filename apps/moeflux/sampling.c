@@ -98,7 +98,7 @@ int sampling_rows(void *sampling_options_, opt_def *rows) {
          .value = &s->window,
          .arg = "N",
          .help = "penalties look at the last N tokens (default: the whole answer)",
-         .max = 1 << 30},
+         .max = 1 << 24},
         {.name = "logit-bias",
          .kind = OPT_LIST,
          .value = &s->bias,
@@ -205,7 +205,7 @@ static mf_status form_of_file(mf_form_kind kind, const char *path, mf_form **out
 mf_status sampling_form(const sampling_options *s, mf_form **out, mf_error *err) {
     *out = NULL;
     if ((s->schema != NULL) + (s->grammar != NULL) + (s->regex != NULL) + s->any_json > 1)
-        return mf__fail(err, MF_E_INVALID, "only one of --json-schema, --json, --regex and --grammar can be given");
+        return mf__fail(err, MF_E_INVALID, "--json-schema, --json, --regex and --grammar exclude each other");
     if (s->schema) return form_of_file(MF_FORM_SCHEMA, s->schema, out, err);
     if (s->grammar) return form_of_file(MF_FORM_GRAMMAR, s->grammar, out, err);
     if (s->any_json) return mf_form_create(MF_FORM_JSON, NULL, 0, out, err);

@@ -85,6 +85,7 @@ int cmd_synth(int argc, char **argv) {
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
     opt.n_layers = (int)layers;
+    app_check_threads(threads);
     opt.n_threads = (int)threads;
     opt.expert_bits = (int)experts;
     opt.trunk_bits = (int)trunk;

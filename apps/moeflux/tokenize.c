@@ -154,6 +154,10 @@ int cmd_tokenize(int argc, char **argv) {
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
+    if (no_special && (to_text || jsonl)) {
+        app_say("--no-special does nothing with %s", to_text ? "--decode" : "--jsonl, where each line says it itself");
+        return APP_USAGE;
+    }
     mf__tokenizer *tok = NULL;
     mf__strbuf in = {0};
     mf_error err;

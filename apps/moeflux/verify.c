@@ -66,6 +66,7 @@ int cmd_verify(int argc, char **argv) {
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
+    app_check_threads(threads);
     mf__verify_options opt = {.n_threads = (int)threads};
     return verify(words[0], source, &opt);
 }

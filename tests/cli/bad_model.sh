@@ -51,13 +51,13 @@ printf 'GGUF and more' >model.gguf
 fails "a GGUF file" model.gguf "Convert it first" -- "$moeflux" run model.gguf
 
 fails "no tokenizer" tokenizer.json -- "$moeflux" run good
-fails "an unknown backend" frobnicate -- "$moeflux" run good --backend frobnicate
+wrong "an unknown backend" frobnicate "$moeflux" run good --backend frobnicate
 fails "golden file missing" nowhere.safetensors -- "$moeflux" check good nowhere.safetensors
 printf 'hello, world' >text
 fails "golden file of another kind" text -- "$moeflux" check good text
 fails "text missing" nowhere.txt -- "$moeflux" eval good nowhere.txt
 
-fails "a context beyond the model's" 5000 2048 -- "$moeflux" run "$stories" --ctx 5000
+wrong "a context beyond the model's" "2048" "$moeflux" run "$stories" --ctx 5000
 fails "an empty prompt" empty -- "$moeflux" run "$stories" --prompt ""
 fails "a prompt beyond the context" 8 -- "$moeflux" run "$stories" --ctx 8 --prompt "This is a longer request than that."
 

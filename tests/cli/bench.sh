@@ -33,20 +33,20 @@ name="the store alone, by one engine"
 run_it 0 "$moeflux" bench --io "$stories" --io pread --direct off --repeat 1 --json &&
     has out '"mode": "io"' '"io": "pread"' '"direct": false' '"queue_depth": 16' '"block_bytes": 28672' &&
     holds "$(value gb_s) > 0 && $(value cpu_s_per_gb) > 0 && $(value turn_gb_s) > 0" && ok
-fails "mapped files are not read" "--io mmap" -- "$moeflux" bench "$stories" --io --io mmap
+wrong "mapped files are not read" "--io mmap" "$moeflux" bench "$stories" --io --io mmap
 run_it 0 "$moeflux" bench "$stories" --sessions 3 --prefill 5 --decode 4 --repeat 1 && empty err &&
     has out " 1 session " " 3 sessions" "times as many tokens" && ok
 run_it 0 "$moeflux" bench "$stories" --sessions 3 --prefill 0 --decode 4 --repeat 1 --json && has out '"sessions": 3' '"gain"' && ok
-fails "sessions that do nothing" "--decode 0" -- "$moeflux" bench "$stories" --sessions 2 --decode 0
-fails "nothing to do" "--prefill 0 --decode 0" -- "$moeflux" bench "$stories" --prefill 0 --decode 0
+wrong "sessions that do nothing" "--decode 0" "$moeflux" bench "$stories" --sessions 2 --decode 0
+wrong "nothing to do" "--prefill 0 --decode 0" "$moeflux" bench "$stories" --prefill 0 --decode 0
 name="profile"
 run_it 0 "$moeflux" bench "$stories" --profile --prefill 20 --decode 4 --repeat 1 && empty err &&
     has out "a parallel region" "prefill of 20 tokens" "decode of 4 tokens" "  matmul " "  experts " "  delta_net " "  head " "outside of ops" && ok
 name="profile, JSON"
 run_it 0 "$moeflux" bench "$stories" --profile --prefill 0 --decode 4 --repeat 1 --json --backend ref && empty err &&
     has out '"mode": "profile"' '"region_us"' '"experts"' '"gflop_s"' && ok
-fails "profile and store" "--profile" -- "$moeflux" bench "$stories" --io --profile
-fails "two kinds at once" "--trace" -- "$moeflux" bench "$stories" --io --trace x
+wrong "profile and store" "--profile" "$moeflux" bench "$stories" --io --profile
+wrong "two kinds at once" "--trace" "$moeflux" bench "$stories" --io --trace x
 
 # ---- routes ------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ rm -rf "$work"
 mkdir -p "$work"
 cd "$work" || exit 1
 n_ok=0 n_bad=0
+# The model that is meant when none is named, found from here wherever the program was built.
+mkdir -p models && ln -sfn "$stories" models/stories-moe
 
 bad() {
     n_bad=$((n_bad + 1))
@@ -81,6 +83,13 @@ fails() {
     while IFS= read -r text; do has err "$text" || return 0; done <"$texts"
     rm -f "$texts"
     ok
+}
+
+# wrong NAME TEXT COMMAND...: the command line is refused, with TEXT on standard error.
+wrong() {
+    name=$1 text=$2
+    shift 2
+    run_it 2 "$@" && empty out && has err "$text" && ok
 }
 
 # converts_not NAME CHECKPOINT TEXT...: convert fails as above and leaves nothing behind.

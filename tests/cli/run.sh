@@ -35,16 +35,16 @@ printf '{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"i
 run_it 0 "$moeflux" run --prompt "A person." --json-schema schema --tokens 6 --seed 4 && has err "(token limit" &&
     grep -qE '^\{ *"name": *".*", *"age": *-?[0-9]+ *\}$' out && ok || bad "$(cat out)"
 name="two forms"
-run_it 1 "$moeflux" run --prompt "Hi" --regex a --json && has err "only one of" && ok
+run_it 2 "$moeflux" run --prompt "Hi" --regex a --json && has err "exclude each other" && ok
 name="a bad pattern"
-run_it 1 "$moeflux" run --prompt "Hi" --regex "(a" && has err "--regex" && ok
+run_it 2 "$moeflux" run --prompt "Hi" --regex "(a" && has err "--regex" && ok
 name="log-probabilities"
 run_it 0 "$moeflux" run --prompt "Hi" --tokens 2 --temperature 0 --logprobs 3 && [ "$(grep -c '^{"id":' err)" -eq 2 ] &&
     has err '"text":"Once"' '"top":[{"id":920' && ok
 name="a bias"
 run_it 0 "$moeflux" run --prompt "Hi" --tokens 1 --temperature 0 --logit-bias 920:-inf && ! grep -q Once out && ok || bad "still there"
 name="a bad bias"
-run_it 1 "$moeflux" run --prompt "Hi" --logit-bias 99999:1 && has err "99999:1" "4095" && ok
+run_it 2 "$moeflux" run --prompt "Hi" --logit-bias 99999:1 && has err "99999:1" "4095" && ok
 name="a prompt that was cached"
 run_it 0 "$moeflux" run --prompt "Tell me a story." --tokens 4 --temperature 0 --cache-dir cache && cp out story &&
     run_it 0 "$moeflux" run --prompt "Tell me a story." --tokens 4 --temperature 0 --cache-dir cache && cmp -s out story &&

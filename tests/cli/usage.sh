@@ -2,12 +2,6 @@
 # Command lines: help, versions, and what is said about wrong ones (exit code 2).
 . "$(dirname "$0")/lib.sh"
 
-wrong() { # NAME TEXT COMMAND...
-    name=$1 text=$2
-    shift 2
-    run_it 2 "$@" && empty out && has err "$text" && ok
-}
-
 helps() { # NAME TEXT COMMAND...
     name=$1 text=$2
     shift 2
@@ -23,9 +17,13 @@ for command in run chat convert inspect check eval bench tokenize template; do
 done
 
 for command in run chat check eval bench; do
-    for option in --backend --threads --pin --ram --io --direct --prefetch --policy --experts-dir --ctx --chunk --cache-dir --log-routing; do
+    for option in --backend --threads --pin --ram --io --direct --prefetch --policy --experts-dir --ctx --yarn --chunk --io-threads --log-routing; do
         helps "$command has $option" "  $option " "$moeflux" $command --help
     done
+done
+for command in run chat; do helps "$command has --cache-dir" "  --cache-dir " "$moeflux" $command --help; done
+for command in check eval bench; do # no prompts that could be kept
+    wrong "$command has no --cache-dir" "unknown option --cache-dir" "$moeflux" $command a --cache-dir c
 done
 
 wrong "no command" "usage: moeflux COMMAND" "$moeflux"
