@@ -1,6 +1,7 @@
 /* The feed: which read is next. Demands in the order they came; guesses only while no demand is waiting or under
  * way, and few at a time, so that a demand that comes meanwhile waits for little. Where all experts fit, a drive that
  * nobody needs brings in what was never asked for, so that a model that fits soon reads nothing any more. */
+#include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -46,8 +47,8 @@ void mf__queue_remove(mf__store *s, int32_t slot) {
 
 /* The least busy of the directories that have the layer. */
 static int choose_file(const mf__store *s, int layer, int turn) {
-    int best = -1;
-    for (int i = 0; i < s->n_dirs; i++) {
+    int best = s->below ? 0 : -1;
+    for (int i = 0; !s->below && i < s->n_dirs; i++) {
         int d = (i + turn) % s->n_dirs;
         const mf__expert_file *f = &s->files[d * s->n_layers + layer];
         if (!f->path || (s->mapped && !f->map.data)) continue;
@@ -66,19 +67,23 @@ static void fill_read(mf__store *s, int32_t slot, mf__read *out) {
     int64_t lo = from + (int64_t)index * s->read_bytes, hi = lo + s->read_bytes;
     if (index == s->n_reads - 1) hi = s->direct ? (end + MF_BLOCK - 1) / MF_BLOCK * MF_BLOCK : end;
     int file = choose_file(s, key / s->n_experts, index + key);
-    const mf__expert_file *f = &s->files[file];
     *out = (mf__read){.slot = slot,
+                      .key = key,
                       .file = file,
-                      .fd = s->direct ? f->direct : f->fd,
-                      .fd_buffered = f->fd,
                       .direct = s->direct,
                       .mapped = s->mapped,
                       .demanded = x->pins > 0,
-                      .to = s->mapped ? (uint8_t *)f->map.data + lo : mf__slot_memory_at(s, slot) + (lo - from),
                       .offset = lo,
                       .bytes = hi - lo,
                       .need = (hi < end ? hi : end) - lo,
                       .began_ns = mf__now_ns()};
+    if (!s->below) {
+        const mf__expert_file *f = &s->files[file];
+        out->fd = s->direct ? f->direct : f->fd;
+        out->fd_buffered = f->fd;
+        if (s->mapped) out->to = (uint8_t *)f->map.data + lo;
+    }
+    if (!s->mapped) out->to = mf__slot_memory_at(s, slot) + (lo - from);
     if (x->issued == s->n_reads) mf__queue_remove(s, slot);
     if (s->in_flight[0] + s->in_flight[1] == 0) s->busy_since_ns = out->began_ns;
     s->in_flight[!out->demanded]++;
@@ -135,11 +140,13 @@ void mf__store_fill(mf__store *s) {
     bool again = s->fill_asked;
     s->fill_asked = s->prefetch && s->n_slots >= s->n_real;
     if (!again) mf__feed_refill(s);
+    bool here = s->fill_asked && s->limit >= s->n_real;
     pthread_mutex_unlock(&s->lock);
+    if (s->below && !here) mf__store_fill(s->below);
 }
 
 static bool guesses_may_go(const mf__store *s) {
-    return s->queues[0].head < 0 && s->in_flight[0] == 0 && s->in_flight[1] < (s->depth + 3) / 4;
+    return s->queues[0].head < 0 && s->in_flight[0] == 0 && s->in_flight[1] < s->guess_depth;
 }
 
 static int32_t choose_slot(mf__store *s) {
@@ -151,17 +158,64 @@ static int32_t choose_slot(mf__store *s) {
     return slot >= 0 ? slot : start_fill(s);
 }
 
+/* Waits for something to do. Filling pauses while there are demands, and nobody says when they are over: one thread
+ * looks now and then. */
+static void wait_work(mf__store *s) {
+    struct timespec until;
+    if (s->pausing || !mf__feed_may_fill(s) || s->in_flight[0] || s->in_flight[1] >= s->guess_depth) {
+        pthread_cond_wait(&s->work, &s->lock);
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += FILL_PAUSE_NS;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    s->pausing = true;
+    pthread_cond_timedwait(&s->work, &s->lock, &until);
+    s->pausing = false;
+}
+
+/* There is more: one more thread may take it. */
+static void wake_next(mf__store *s) {
+    if (s->queues[0].head >= 0 || s->queues[1].head >= 0 || s->n_guesses || mf__feed_may_fill(s))
+        pthread_cond_signal(&s->work);
+}
+
 bool mf__feed_take(mf__store *s, bool wait, mf__read *out) {
     int32_t slot = -1;
     pthread_mutex_lock(&s->lock);
-    while ((slot = choose_slot(s)) < 0 && wait && !s->stopping) pthread_cond_wait(&s->work, &s->lock);
+    while ((slot = choose_slot(s)) < 0 && wait && !s->stopping) wait_work(s);
     if (slot >= 0) {
         fill_read(s, slot, out);
-        if (s->queues[0].head >= 0 || s->queues[1].head >= 0 || s->n_guesses || mf__feed_may_fill(s))
-            pthread_cond_signal(&s->work);
+        wake_next(s);
     }
     pthread_mutex_unlock(&s->lock);
     return slot >= 0;
+}
+
+/* This thread's share of the demands at the head of the queue that are of one layer; guesses are left to one thread. */
+static int share(const mf__store *s, int32_t slot, int most) {
+    int n = 0, layer = s->keys[slot] / s->n_experts;
+    if (s->slots[slot].queue != 0) return most;
+    for (int32_t i = slot; i >= 0 && s->keys[i] / s->n_experts == layer; i = s->slots[i].next) n++;
+    n = (n + s->n_takers - 1) / s->n_takers;
+    return n < most ? n : most;
+}
+
+int mf__feed_take_layer(mf__store *s, mf__read *out, int most) {
+    int32_t slot;
+    int n = 0;
+    pthread_mutex_lock(&s->lock);
+    while ((slot = choose_slot(s)) < 0 && !s->stopping) wait_work(s);
+    if (slot >= 0) {
+        int layer = s->keys[slot] / s->n_experts, queue = s->slots[slot].queue;
+        most = share(s, slot, most);
+        do fill_read(s, slot, &out[n++]);
+        while (n < most && (slot = choose_slot(s)) >= 0 && s->keys[slot] / s->n_experts == layer &&
+               s->slots[slot].queue == queue);
+        wake_next(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return n;
 }
 
 void mf__feed_wake(mf__store *s) {
@@ -180,7 +234,7 @@ static void count_read(mf__store *s, const mf__read *p, bool good) {
     if (s->in_flight[0] + s->in_flight[1] == 0) s->stats.busy_ns += now - s->busy_since_ns;
 }
 
-void mf__feed_finish(mf__store *s, const mf__read *p, int error, int64_t error_offset) {
+static void finish(mf__store *s, const mf__read *p, int error, int64_t error_offset, const mf_error *why) {
     pthread_mutex_lock(&s->lock);
     mf__slot *x = &s->slots[p->slot];
     x->finished++;
@@ -192,6 +246,7 @@ void mf__feed_finish(mf__store *s, const mf__read *p, int error, int64_t error_o
         x->error = error;
         x->error_file = p->file;
         x->error_offset = error_offset;
+        if (why && (x->why = malloc(sizeof *why))) *x->why = *why;
         if (x->queue >= 0) mf__queue_remove(s, p->slot);
     }
     if (x->error ? x->finished == x->issued : x->finished == s->n_reads) {
@@ -207,4 +262,12 @@ void mf__feed_finish(mf__store *s, const mf__read *p, int error, int64_t error_o
     }
     mf__feed_wake(s);
     pthread_mutex_unlock(&s->lock);
+}
+
+void mf__feed_finish(mf__store *s, const mf__read *p, int error, int64_t error_offset) {
+    finish(s, p, error, error_offset, NULL);
+}
+
+void mf__feed_fail(mf__store *s, const mf__read *p, const mf_error *why) {
+    finish(s, p, EIO, 0, why);
 }

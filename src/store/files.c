@@ -128,6 +128,7 @@ void mf__files_close(mf__store *s) {
 }
 
 bool mf__files_has(const mf__store *s, int layer) {
+    if (s->below) return mf__files_has(s->below, layer);
     for (int d = 0; d < s->n_dirs; d++)
         if (file_at(s, d, layer)->path) return true;
     return false;
@@ -170,6 +171,7 @@ static mf_status map_again(const mf__expert_file *f, mf_error *err) {
 }
 
 mf_status mf__files_before(mf__store *s, int layer, int64_t *mark, mf_error *err) {
+    if (s->below) return mf__files_before(s->below, layer, mark, err);
     for (int d = 0; d < s->n_dirs; d++) {
         mf__expert_file *f = file_at(s, d, layer);
         struct stat st;

@@ -1,5 +1,7 @@
 /* The store's private structures.
  *
+ * Where a store stands on another the lock of the upper one is taken first.
+ *
  *   slot     room for one expert. Streaming: in the arena or in a slab. Mapped: the expert's place in the mapped file.
  *   read     a part of one expert's bytes: the unit of reading, so that a demand never waits behind a large prefetch
  *   feed     what I/O engines pull reads from: demanded slots first, then predictions when nothing is demanded, then,
@@ -51,6 +53,7 @@ typedef struct mf__slot {
     int error;          /* errno; -1: the file ended */
     int32_t error_file; /* which one */
     int64_t error_offset;
+    mf_error *why; /* of a store on another, instead of these; NULL: no memory for it */
 } mf__slot;
 
 typedef struct mf__queue {
@@ -72,6 +75,7 @@ typedef struct mf__expert_file {
 /* A read to be done: bytes at offset of the file into `to`; the first `need` must arrive. */
 typedef struct mf__read {
     int32_t slot, file;
+    mf__key key;
     int fd, fd_buffered; /* the second is for what direct reads cannot do */
     bool direct, mapped, demanded;
     uint8_t *to;
@@ -99,6 +103,8 @@ struct mf__store {
     int64_t stride, bytes;
     bool mapped, direct, prefetch;
     mf_io io_kind;
+    mf__store *below;   /* what stands for files; NULL: files */
+    int32_t *pass_down; /* [n_experts] scratch for what is told below; under the lock */
     mf_log_sink log;
     mf__expert_file *files; /* [n_dirs][n_layers] */
     int32_t *drive_load;    /* [n_dirs] reads in flight */
@@ -148,10 +154,13 @@ struct mf__store {
     mf__queue queues[2];
     int in_flight[2];   /* reads: for demands, for guesses */
     int depth;          /* reads in flight at most */
+    int guess_depth;    /* ... of guesses */
+    int n_takers;       /* threads that take reads of a layer together */
     mf__guess *guesses; /* ring */
     int guess_cap, guess_head, n_guesses;
     bool fill_asked;
     bool filling; /* there may be experts that were never read, and there is room for all of them, if nothing is lent */
+    bool pausing; /* a thread waits for the end of the demands to go on with it */
     mf__key fill_next;
     int64_t demand_ns; /* when a demand last began or was met */
     mf__io *io;
@@ -190,6 +199,9 @@ struct mf__turn {
     bool (*cancel)(void *user);
     void *cancel_user;
     int layer; /* -1: no turn */
+    /* Of a store above: its wants come bit by bit, and what it foretold of a layer is judged when it says so. */
+    bool partial;
+    bool guess; /* ... and nobody wants them yet */
     const int32_t *wanted;
     int n, n_tokens;
     int n_unclaimed, n_claimed, n_given, n_done; /* sum up to n */
@@ -256,6 +268,10 @@ int mf__slab_end(const mf__store *s, int slab);          /* first slot after it 
 /* feed.c: what I/O engines call */
 bool mf__feed_take(mf__store *s, bool wait, mf__read *out); /* false: nothing (or, with wait, the store is closing) */
 void mf__feed_finish(mf__store *s, const mf__read *read, int error, int64_t error_offset);
+/* Waits for reads of one layer that are queued together, a share of them where several take; 0: the store is closing.
+ */
+int mf__feed_take_layer(mf__store *s, mf__read *out, int most);
+void mf__feed_fail(mf__store *s, const mf__read *read, const mf_error *why); /* finish, where it has a sentence */
 void mf__feed_wake(mf__store *s);           /* the lock is held: there may be reads to take */
 bool mf__feed_may_fill(const mf__store *s); /* ... also when nobody wants any */
 void mf__feed_refill(mf__store *s);         /* there is room again: what was thrown out comes back, if that was asked */
@@ -263,7 +279,9 @@ void mf__queue_push(mf__store *s, int which, int32_t slot, bool front);
 void mf__queue_remove(mf__store *s, int32_t slot);
 
 /* predict.c; the lock is held */
-void mf__predict_begin(mf__store *s, const mf__turn *t);   /* what was foretold against what is wanted */
+void mf__predict_begin(mf__store *s, const mf__turn *t); /* what was foretold against what is wanted */
+void mf__predict_tell_below(mf__store *s, int layer, const int32_t *ids, int n); /* and what the store below will see */
+void mf__predict_used(mf__store *s, int32_t slot);                               /* a guess, if it is one, came true */
 void mf__predict_unwanted(mf__store *s, int layer);        /* guesses about a layer that its turn did not want */
 void mf__predict_next_layer(mf__store *s, int layer);      /* the last token's experts of the following layers */
 void mf__predict_settle(mf__store *s, int who, bool good); /* one read of a predictor turned out so */
@@ -281,6 +299,9 @@ struct mf__io {
 mf_status mf__io_pread_create(mf__store *s, int n_threads, mf__io **out, mf_error *err);
 /* MF_E_UNSUPPORTED where the build, the kernel or a sandbox does not have it. */
 mf_status mf__io_uring_create(mf__store *s, int depth, mf__io **out, mf_error *err);
+
+/* With turns of the store below. */
+mf_status mf__io_below_create(mf__store *s, int n_threads, mf__io **out, mf_error *err);
 
 /* pressure.c: gives memory back when the machine or our group runs short. No lock held. */
 void mf__pressure_poll(mf__store *s);

@@ -61,18 +61,23 @@ static void time_token(mf__store *s, const mf__turn *t) {
     s->token_began_ns = t->n_tokens == 1 ? now : 0;
 }
 
-void mf__predict_begin(mf__store *s, const mf__turn *t) {
-    const uint8_t *f = s->foretold + (size_t)t->layer * (size_t)s->n_experts;
+/* The layer has its turn: what was said about it is compared with what is wanted, and ends. */
+static void judge(mf__store *s, int layer, const int32_t *ids, int n) {
+    const uint8_t *f = s->foretold + (size_t)layer * (size_t)s->n_experts;
     for (int who = 0; who < MF_PREDICT_COUNT; who++) {
         mf_predictor_stats *p = &s->stats.predictors[who];
-        if (!(s->spoke[t->layer] & 1 << who)) continue;
-        p->wanted += t->n;
+        if (!(s->spoke[layer] & 1 << who)) continue;
+        p->wanted += n;
         for (int e = 0; e < s->n_experts; e++) p->foretold += f[e] >> who & 1;
-        for (int i = 0; i < t->n; i++) p->right += f[t->wanted[i]] >> who & 1;
+        for (int i = 0; i < n; i++) p->right += f[ids[i]] >> who & 1;
     }
-    if (s->spoke[t->layer]) unsay(s, t->layer, 0xff);
+    if (s->spoke[layer]) unsay(s, layer, 0xff);
     if (s->turns_since_router < INT_MAX) s->turns_since_router++;
-    withdraw(s, t->layer, -1);
+    withdraw(s, layer, -1);
+}
+
+void mf__predict_begin(mf__store *s, const mf__turn *t) {
+    judge(s, t->layer, t->wanted, t->n);
     time_token(s, t);
     if (t->n_tokens == 1 && t->n <= s->last_cap) {
         memcpy(s->last_ids + (size_t)t->layer * (size_t)s->last_cap, t->wanted, (size_t)t->n * sizeof *t->wanted);
@@ -80,6 +85,14 @@ void mf__predict_begin(mf__store *s, const mf__turn *t) {
     } else {
         s->n_last[t->layer] = 0;
     }
+}
+
+void mf__predict_used(mf__store *s, int32_t slot) {
+    const mf__slot *x = &s->slots[slot];
+    if (x->who < 0) return;
+    mf_predictor_stats *p = &s->stats.predictors[x->who];
+    ++*(x->state == MF_SLOT_READY ? &p->useful : &p->late);
+    mf__slot_settle(s, slot, true);
 }
 
 /* What was read for a turn that did not want it is no guess any more but an expert like others, of little worth. */
@@ -90,6 +103,31 @@ void mf__predict_unwanted(mf__store *s, int layer) {
         mf__slot_settle(s, slot, false);
         if (s->slots[slot].state == MF_SLOT_READING && s->slots[slot].issued == 0) mf__slot_free(s, slot);
     }
+}
+
+/* The experts of a list that are not here: what the store below has to do with. */
+static int not_here(mf__store *s, int layer, const int32_t *ids, int n) {
+    int n_missing = 0;
+    for (int i = 0; i < n; i++)
+        if (s->where[layer * s->n_experts + ids[i]] < 0) s->pass_down[n_missing++] = ids[i];
+    return n_missing;
+}
+
+/* The turn of a layer above, of which these experts will be asked for. */
+static void turn_above(mf__store *s, int layer, const int32_t *ids, int n) {
+    pthread_mutex_lock(&s->lock);
+    judge(s, layer, ids, n);
+    for (int i = 0; i < n; i++) {
+        int32_t slot = s->where[layer * s->n_experts + ids[i]];
+        if (slot >= 0) mf__predict_used(s, slot);
+    }
+    mf__predict_unwanted(s, layer);
+    mf__predict_tell_below(s, layer, ids, n);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void mf__predict_tell_below(mf__store *s, int layer, const int32_t *ids, int n) {
+    if (s->below) turn_above(s->below, layer, s->pass_down, not_here(s, layer, ids, n));
 }
 
 void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int n) {
@@ -107,6 +145,8 @@ void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int 
         s->guesses[(s->guess_head + s->n_guesses++) % s->guess_cap] = (mf__guess){.key = key, .who = (int8_t)who};
     }
     if (s->n_guesses) mf__feed_wake(s);
+    if (s->below && listen)
+        mf__store_hint(s->below, (mf__predictor)who, layer, s->pass_down, not_here(s, layer, ids, n));
 }
 
 /* The layer that follows, or the first again. */
@@ -157,4 +197,5 @@ void mf__store_forget(mf__store *s) {
     pthread_mutex_lock(&s->lock);
     mf__predict_forget(s);
     pthread_mutex_unlock(&s->lock);
+    if (s->below) mf__store_forget(s->below);
 }

@@ -81,7 +81,7 @@ static void *watch(void *arg) {
 
 /* A thread of its own: memory can run short while nothing is evaluated, and the token loop allocates nothing. */
 void mf__pressure_watch(mf__store *s) {
-    if (s->mapped || !s->budget) return;
+    if (s->mapped || !s->budget || s->below) return; /* the last: not the memory that is watched here */
     s->has_watcher = !pthread_create(&s->watcher, NULL, watch, s);
 }
 

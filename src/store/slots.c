@@ -119,6 +119,7 @@ void mf__slot_free(mf__store *s, int32_t slot) {
         s->whole_made = false;
     }
     s->keys[slot] = -1;
+    free(x->why);
     *x = (mf__slot){.who = -1, .queue = -1, .prev = -1, .next = -1};
     if (slot < s->limit) {
         s->n_free++;

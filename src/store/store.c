@@ -8,11 +8,27 @@
 #include "store/internal.h"
 
 #define DEFAULT_DEPTH 16
+#define DEFAULT_COPIERS 4
 #define MOST_DEPTH 64
 #define READ_BYTES ((int64_t)1 << 20)
 
+static mf_status check_below(const mf__store_config *c, mf_error *err) {
+    const mf__store *b = c->below;
+    if (b->n_layers != c->n_layers || b->n_experts != c->n_experts || b->bytes != c->bytes || b->stride != c->stride)
+        return mf__fail(
+            err, MF_E_MISMATCH,
+            "store: %d layers of %d experts of %lld of %lld bytes over one of %d layers of %d of %lld of %lld",
+            c->n_layers, c->n_experts, (long long)c->bytes, (long long)c->stride, b->n_layers, b->n_experts,
+            (long long)b->bytes, (long long)b->stride);
+    if (c->files || c->n_dirs || c->io != MF_IO_AUTO || c->direct != MF_SWITCH_AUTO || c->speed_dir || c->fault)
+        return mf__fail(err, MF_E_INVALID, "store: one that stands on another has no files and no drive of its own");
+    if (c->memory.alloc && !c->copy)
+        return mf__fail(err, MF_E_INVALID, "store: memory for slots over another store needs a way to copy");
+    return MF_OK;
+}
+
 static mf_status check_config(const mf__store_config *c, mf_error *err) {
-    if (c->n_layers < 1 || c->n_experts < 1 || c->n_dirs < 1 || c->bytes < 1 || c->stride < c->bytes ||
+    if (c->n_layers < 1 || c->n_experts < 1 || (c->n_dirs < 1 && !c->below) || c->bytes < 1 || c->stride < c->bytes ||
         (int64_t)c->n_layers * c->n_experts > INT32_MAX / 4 || c->stride > INT64_MAX / 4 / c->n_experts)
         return mf__fail(err, MF_E_INVALID, "store: %d layers in %d directories, %d experts, %lld of %lld bytes",
                         c->n_layers, c->n_dirs, c->n_experts, (long long)c->bytes, (long long)c->stride);
@@ -24,7 +40,7 @@ static mf_status check_config(const mf__store_config *c, mf_error *err) {
     if (!c->memory.alloc != !c->memory.release || (c->memory.alloc && c->io == MF_IO_MMAP))
         return mf__fail(err, MF_E_INVALID, "store: memory for slots needs alloc and release, and files that are read");
     if (c->budget < 0) return mf__fail(err, MF_E_INVALID, "store: a budget of %lld bytes", (long long)c->budget);
-    return MF_OK;
+    return c->below ? check_below(c, err) : MF_OK;
 }
 
 static mf_status make_lock(mf__store *s, mf_error *err) {
@@ -32,7 +48,7 @@ static mf_status make_lock(mf__store *s, mf_error *err) {
     if (pthread_condattr_init(&attr)) return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     bool ok = !pthread_mutex_init(&s->lock, NULL) && !pthread_cond_init(&s->ready, &attr) &&
-              !pthread_cond_init(&s->work, NULL) && !pthread_cond_init(&s->tick, &attr);
+              !pthread_cond_init(&s->work, &attr) && !pthread_cond_init(&s->tick, &attr);
     pthread_condattr_destroy(&attr);
     return ok ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for a lock");
 }
@@ -50,12 +66,13 @@ static mf_status make_tables(mf__store *s, mf_error *err) {
     s->last_ids = mf__table(s, layers * (size_t)s->last_cap, sizeof *s->last_ids);
     s->guesses = mf__table(s, (size_t)s->guess_cap, sizeof *s->guesses);
     s->drive_load = mf__table(s, (size_t)s->n_dirs, sizeof *s->drive_load);
+    s->pass_down = mf__table(s, s->below ? (size_t)s->n_experts : 0, sizeof *s->pass_down);
     s->ranking = (mf__ranking){.policy = policy, .n_layers = s->n_layers, .n_experts = s->n_experts};
     s->ranking.state = mf__table(s, 1, policy->bytes(s->n_layers, s->n_experts));
     s->queues[0] = s->queues[1] = (mf__queue){-1, -1};
     s->turns_since_router = INT_MAX;
     if (!s->where || !s->whole || !s->foretold || !s->spoke || !s->n_last || !s->last_ids || !s->guesses ||
-        !s->drive_load || !s->ranking.state)
+        !s->drive_load || !s->pass_down || !s->ranking.state)
         return mf__fail(err, MF_E_NOMEM, "no memory for the tables of %d experts", s->n_keys);
     return MF_OK;
 }
@@ -95,17 +112,20 @@ static mf_status choose_io(mf__store *s, mf_error *err) {
 /* Reads of about READ_BYTES, equal and in whole blocks. */
 static void cut_reads(mf__store *s) {
     int64_t span = s->bytes + (s->direct && s->stride % MF_BLOCK ? 2 * MF_BLOCK : 0);
-    int64_t n = s->mapped ? 1 : (span + READ_BYTES / 2) / READ_BYTES;
+    int64_t n = s->mapped || s->below ? 1 : (span + READ_BYTES / 2) / READ_BYTES;
     if (n < 1) n = 1;
     int64_t each = ((span + n - 1) / n + MF_BLOCK - 1) / MF_BLOCK * MF_BLOCK;
     if (each > INT32_MAX / 2) each = INT32_MAX / 2 / MF_BLOCK * MF_BLOCK;
     s->read_bytes = (int)each;
     /* The last read must not be empty wherever in its block an expert begins, so count by the bytes alone. */
-    s->n_reads = (int)((s->bytes + each - 1) / each);
+    s->n_reads = s->below ? 1 : (int)((s->bytes + each - 1) / each);
 }
 
 static mf_status start_io(mf__store *s, mf_error *err) {
-    s->depth = s->config.n_io_threads ? s->config.n_io_threads : DEFAULT_DEPTH;
+    int asked = s->config.n_io_threads;
+    if (s->below) return mf__io_below_create(s, asked ? asked : DEFAULT_COPIERS, &s->io, err);
+    s->depth = asked ? asked : DEFAULT_DEPTH;
+    s->guess_depth = (s->depth + 3) / 4;
     if (s->io_kind == MF_IO_URING) {
         mf_error why = {0};
         mf_status st = mf__io_uring_create(s, s->depth, &s->io, &why);
@@ -119,8 +139,10 @@ static mf_status start_io(mf__store *s, mf_error *err) {
 
 static mf_status open_store(mf__store *s, mf_error *err) {
     MF__TRY(make_tables(s, err));
-    MF__TRY(mf__files_open(s, &s->config, err));
-    MF__TRY(choose_io(s, err));
+    if (!s->below) {
+        MF__TRY(mf__files_open(s, &s->config, err));
+        MF__TRY(choose_io(s, err));
+    }
     s->budget = s->budget_asked = s->budget_max = s->mapped ? 0 : s->config.budget;
     MF__TRY(mf__slots_create(s, err));
     cut_reads(s);
@@ -146,7 +168,8 @@ mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_err
     s->n_layers = config->n_layers;
     s->n_experts = config->n_experts;
     s->n_keys = config->n_layers * config->n_experts;
-    s->n_dirs = config->n_dirs;
+    s->below = config->below;
+    s->n_dirs = s->below ? 1 : config->n_dirs;
     s->n_files = config->n_dirs * config->n_layers;
     s->stride = config->stride;
     s->bytes = config->bytes;
@@ -185,6 +208,7 @@ void mf__store_close(mf__store *s) {
     free(s->last_ids);
     free(s->guesses);
     free(s->drive_load);
+    free(s->pass_down);
     free(s->ranking.state);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->ready);

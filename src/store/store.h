@@ -11,6 +11,11 @@
  * next waits only for the first expert that is ready and returns all that are; a layer may want more experts than fit
  * in memory, then it takes several rounds. The order in which experts come out is not part of the contract.
  *
+ * A store can stand on another: slots in a device's memory over slots in RAM over the drive. Everything is asked of the
+ * upper one then: turns, hints (what it cannot take up at once the lower one reads meanwhile), fill, forget. Budgets
+ * and counters are each one's own: budget_set, lend and stats_get go to the store they mean. An error below comes out
+ * of the turns above that wanted the expert, in its own words.
+ *
  * Every function may be called from any thread; a turn object is used by one thread at a time. A turn that holds
  * experts (given, not done) never waits for memory, so turns cannot wait for each other in a circle. */
 #ifndef MF_STORE_STORE_H
@@ -45,10 +50,18 @@ typedef struct mf__store_config {
     int64_t bytes;            /* bytes of one expert that are used */
     int64_t budget;           /* most bytes for cached experts, and for tables in the arena's case; 0: no limit */
     mf__slot_memory memory;   /* where slots lie; zeroed: an arena */
-    mf_io io;                 /* AUTO: see mf__store_open */
-    mf_switch direct;         /* read past the page cache */
+    /* A store on a store: below (NULL: none) is open, has the same layers, experts, bytes and stride, and is closed
+     * after this one, which has no files (files, n_dirs, io, direct, speed_dir and fault are left zeroed): what it
+     * misses it gets by turns of the store below, whose blobs copy() brings into our memory. copy is called by several
+     * of our threads at once, for different places, and returns when the bytes are there; NULL: memcpy, only without
+     * memory. */
+    mf__store *below;
+    mf_status (*copy)(void *user, void *to, const void *from, int64_t bytes, mf_error *err);
+    void *copy_user;
+    mf_io io;         /* AUTO: see mf__store_open */
+    mf_switch direct; /* read past the page cache */
     mf_switch prefetch;
-    int n_io_threads;      /* reads at a time; 0: chosen */
+    int n_io_threads;      /* reads at a time, of a store on another: threads that copy; 0: chosen */
     const char *policy;    /* NULL: the default */
     const char *speed_dir; /* where the speed of drives is remembered; NULL: nowhere */
     /* Tests, below every engine: asked before each read of n bytes, which then reads as many as it says, meets the end
@@ -67,7 +80,8 @@ mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_err
 void mf__store_close(mf__store *store); /* NULL is fine; all turns must be freed before */
 
 /* From now on the idle drive reads experts that nobody has asked for, once each, if all of them fit in the budget, and
- * once more when memory that was lent is back; not with prefetch OFF. Again: nothing new. */
+ * once more when memory that was lent is back; not with prefetch OFF. Again: nothing new. A store that has no such room
+ * lets the one below do it. */
 void mf__store_fill(mf__store *store);
 
 /* Lowers or raises (never above what it was opened with) the budget. Memory that is in use follows when it is unpinned.

@@ -78,11 +78,7 @@ static bool claim_present(mf__turn *t, int i, bool *ready) {
     if (slot < 0 || s->slots[slot].error) return false;
     mf__slot *x = &s->slots[slot];
     *ready = x->state == MF_SLOT_READY;
-    if (x->who >= 0) {
-        int64_t *count = *ready ? &s->stats.predictors[x->who].useful : &s->stats.predictors[x->who].late;
-        ++*count;
-        mf__slot_settle(s, slot, true);
-    }
+    mf__predict_used(s, slot);
     x->pins++;
     if (!*ready) mf__slot_promote(s, slot);
     claim(t, i, slot, !*ready);
@@ -156,8 +152,8 @@ mf_status mf__turn_begin(mf__turn *t, int layer, const int32_t *ids, const int32
     t->n = t->n_unclaimed = n;
     t->n_tokens = n_tokens;
     t->n_claimed = t->n_given = t->n_done = t->n_window = 0;
-    s->ranking.policy->use(s->ranking.state, s->n_experts, layer, ids, counts, n, n_tokens);
-    mf__predict_begin(s, t);
+    if (!t->guess) s->ranking.policy->use(s->ranking.state, s->n_experts, layer, ids, counts, n, n_tokens);
+    if (!t->partial) mf__predict_begin(s, t);
     for (int i = 0; i < n; i++) {
         bool ready = false;
         t->index_of[ids[i]] = i;
@@ -166,7 +162,10 @@ mf_status mf__turn_begin(mf__turn *t, int layer, const int32_t *ids, const int32
         claim_present(t, i, &ready);
         count_wish(t, ready);
     }
-    mf__predict_unwanted(s, layer);
+    if (!t->partial) {
+        mf__predict_unwanted(s, layer);
+        mf__predict_tell_below(s, layer, ids, n);
+    }
     s->turns_without_miss = t->n_unclaimed || t->n_window ? 0 : s->turns_without_miss + 1;
     claim_missing(t);
     pthread_mutex_unlock(&s->lock);
@@ -176,6 +175,8 @@ mf_status mf__turn_begin(mf__turn *t, int layer, const int32_t *ids, const int32
 static mf_status read_error(const mf__turn *t, int i, mf_error *err) {
     const mf__store *s = t->store;
     const mf__slot *x = &s->slots[t->slot_of[i]];
+    if (x->why) return mf__fail(err, x->why->status, "%s", x->why->text);
+    if (s->below) return mf__fail(err, MF_E_IO, "expert %d of layer %d could not be had", t->wanted[i], t->layer);
     const char *path = s->files[x->error_file].path;
     if (x->error < 0)
         return mf__fail(err, MF_E_IO,
@@ -277,7 +278,7 @@ void mf__turn_end(mf__turn *t) {
     for (int i = 0; i < t->n; i++)
         if (t->want[i] == MF_WANT_CLAIMED || t->want[i] == MF_WANT_GIVEN) give_back(t, i);
     int layer = t->layer;
-    bool decoding = t->n_tokens == 1;
+    bool decoding = t->n_tokens == 1 && !t->partial;
     t->layer = -1;
     t->wanted = NULL;
     t->n = t->n_unclaimed = t->n_claimed = t->n_given = t->n_done = 0;

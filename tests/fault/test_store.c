@@ -202,6 +202,59 @@ static void a_mapped_file_cut_without_turns(void **state) {
     in_child(cut_whole);
 }
 
+/* The file is cut while a store that stands on the mapped one copies an expert: zeros must not become an expert. */
+static bool cut_now;
+
+static mf_status copy_and_cut(void *user, void *to, const void *from, int64_t bytes, mf_error *err) {
+    (void)user;
+    if (cut_now && truncate(files.paths[0], 2 * MB + 5)) return mf__fail_errno(err, errno, "truncate");
+    memcpy(to, from, (size_t)bytes);
+    return MF_OK;
+}
+
+static int cut_below(void) {
+    mf_error err = {0};
+    mf__store *low = NULL, *high = NULL;
+    mf__turn *t = NULL;
+    char *bytes;
+    size_t size;
+    MUST(mf_guard_install(&err) == MF_OK);
+    MUST(mf__file_read(files.paths[0], 1 << 30, &bytes, &size, &err) == MF_OK);
+    MUST(open_store(MF_IO_AUTO, MF_SWITCH_AUTO, 0, (mf_log_sink){0}, &low, &err) == MF_OK && low->mapped);
+    mf__store_config c = {.n_layers = 2, .n_experts = N_EXPERTS, .stride = MB, .bytes = MB};
+    c.below = low;
+    c.copy = copy_and_cut;
+    c.n_io_threads = 2;
+    MUST(mf__store_open(&c, &high, &err) == MF_OK && mf__turn_create(high, &t, &err) == MF_OK);
+    mf__turn *lower = NULL; /* all pages are there: only the copy can notice */
+    MUST(mf__turn_create(low, &lower, &err) == MF_OK && read_layer(lower, 0, &err) && read_layer(t, 1, &err));
+    mf__turn_free(lower);
+    cut_now = true;
+    int32_t seven = 7, got;
+    const void *blob;
+    int n;
+    MUST(mf__turn_begin(t, 0, &seven, NULL, 1, 1, &err) == MF_OK);
+    MUST(mf__turn_next(t, &got, &blob, &n, &err) == MF_E_IO);
+    mf__turn_end(t);
+    MUST(strstr(err.text, "layer_00.bin") && strstr(err.text, "was cut"));
+    MUST(mf__store_check(high, &err) == MF_OK);
+    cut_now = false;
+    int fd = open(files.paths[0], O_WRONLY);
+    MUST(mf__pwrite_all(fd, bytes, size, 0, files.paths[0], &err) == MF_OK);
+    close(fd);
+    MUST(read_layer(t, 0, &err)); /* with its own bytes */
+    mf__turn_free(t);
+    mf__store_close(high);
+    mf__store_close(low);
+    free(bytes);
+    return 0;
+}
+
+static void a_mapped_file_cut_below(void **state) {
+    (void)state;
+    in_child(cut_below);
+}
+
 /* Written in place: the same experts are fine, others are not, whatever is still in memory. */
 static int replaced_in_use(void) {
     static const mf_io ways[] = {MF_IO_PREAD, MF_IO_URING, MF_IO_MMAP};
@@ -353,6 +406,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_mapped_without_a_guard), /* before the others: forked children inherit */
         cmocka_unit_test(a_mapped_file_cut_in_use),
         cmocka_unit_test(a_mapped_file_cut_without_turns),
+        cmocka_unit_test(a_mapped_file_cut_below),
         cmocka_unit_test(a_file_replaced_in_use),
         cmocka_unit_test(faults_elsewhere_go_where_they_went),
         cmocka_unit_test(a_sandbox_without_io_uring),

@@ -17,7 +17,7 @@ typedef struct slot_memory {
     bool hidden;
     int refuse_from;  /* allocations from this number on fail; 0: none */
     atomic_int n_bad; /* releases and copies of what was never given */
-    atomic_int refuse_copies;
+    atomic_int refuse_copies, n_copies;
     int n_allocs;
     int64_t live, peak; /* bytes */
     struct {
@@ -75,6 +75,18 @@ static inline void *slot_memory_view(slot_memory *m, const void *at) {
             view = m->slabs[i].view + ((const char *)at - m->slabs[i].given);
     pthread_mutex_unlock(&m->lock);
     return view;
+}
+
+/* For config.copy. Every third one fails when told so. */
+static inline mf_status slot_memory_copy(void *user, void *to, const void *from, int64_t bytes, mf_error *err) {
+    slot_memory *m = user;
+    void *view = slot_memory_view(m, to);
+    int copy = atomic_fetch_add(&m->n_copies, 1);
+    if (!view || !slot_memory_view(m, (char *)to + bytes - 1)) atomic_fetch_add(&m->n_bad, 1);
+    if (!view || (atomic_load(&m->refuse_copies) && copy % 3 == 0))
+        return mf__fail(err, MF_E_IO, "the device does not answer");
+    memcpy(view, from, (size_t)bytes);
+    return MF_OK;
 }
 
 static inline void slot_memory_init(slot_memory *m, bool hidden) {

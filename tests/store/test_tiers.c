@@ -1,4 +1,4 @@
-/* Slots in memory that somebody else provides, and stores that have everything in memory. */
+/* Slots in memory that somebody else provides, stores that have everything in memory, and stores on stores. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -278,10 +278,347 @@ static void lending_what_is_held(void **state) {
     expert_files_remove(&f);
 }
 
+/* ---- a store on a store ---- */
+
+static mf__store_config above(mf__store *below, slot_memory *m, int64_t budget) {
+    return (mf__store_config){.n_layers = below->n_layers,
+                              .n_experts = below->n_experts,
+                              .stride = below->stride,
+                              .bytes = below->bytes,
+                              .budget = budget,
+                              .prefetch = MF_SWITCH_OFF,
+                              .memory = slot_memory_of(m),
+                              .below = below,
+                              .copy = slot_memory_copy,
+                              .copy_user = m};
+}
+
+static void bad_stacks(void **state) {
+    (void)state;
+    expert_files f;
+    slot_memory m;
+    assert_true(expert_files_make(&f, "stacks", 2, 4, 8192, 8192));
+    slot_memory_init(&m, true);
+    mf__store_config c = config_of(&f);
+    mf__store *low = open_store(&c);
+    c = above(low, &m, 0);
+    c.n_experts = 5;
+    expect_failure(&c, MF_E_MISMATCH, "2 layers of 5 experts");
+    c = above(low, &m, 0);
+    c.files = f.files;
+    expect_failure(&c, MF_E_INVALID, "no files");
+    c = above(low, &m, 0);
+    c.copy = NULL;
+    expect_failure(&c, MF_E_INVALID, "copy");
+    c = above(low, &m, 100);
+    expect_failure(&c, MF_E_NOMEM, "too few");
+    mf__store_close(low);
+    assert_int_equal(m.live, 0);
+    expert_files_remove(&f);
+}
+
+static uint64_t next_random(uint64_t *seed) {
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return *seed >> 33;
+}
+
+/* Distinct ids, few or many. */
+static int some_ids(uint64_t *seed, int n_experts, int32_t *out) {
+    int n = 1 + (int)(next_random(seed) % (uint64_t)(next_random(seed) % 4 ? 6 : n_experts));
+    memcpy(out, all_ids, sizeof all_ids);
+    for (int i = 0; i < n; i++) {
+        int k = i + (int)(next_random(seed) % (uint64_t)(n_experts - i));
+        int32_t id = out[k];
+        out[k] = out[i];
+        out[i] = id;
+    }
+    return n;
+}
+
+static const struct {
+    mf_io io;
+    mf_switch direct;
+} lower_ways[] = {{MF_IO_PREAD, MF_SWITCH_OFF},
+                  {MF_IO_PREAD, MF_SWITCH_ON},
+                  {MF_IO_URING, MF_SWITCH_OFF},
+                  {MF_IO_URING, MF_SWITCH_ON},
+                  {MF_IO_MMAP, MF_SWITCH_AUTO}};
+
+/* What was copied is ready above a moment before it is done with below. */
+static void wait_unpinned(mf__store *s) {
+    for (int i = 0; pins_of_all(s); i++, usleep(1000))
+        if (i > 120000) fail_msg("experts stay pinned");
+}
+
+/* Memory that cannot be touched, over a small store, over files, read in every way. */
+static void random_turns_through_both(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "both", 4, 24, 100000, 99999));
+    for (size_t way = 0; way < MF__COUNT(lower_ways); way++) {
+        slot_memory m;
+        uint64_t seed = way;
+        mf_stats st;
+        slot_memory_init(&m, true);
+        mf__store_config c = config_of(&f);
+        c.io = lower_ways[way].io;
+        c.direct = lower_ways[way].direct;
+        c.budget = 4 * MB;
+        c.prefetch = MF_SWITCH_ON;
+        mf__store *low = open_store(&c);
+        c = above(low, &m, MB);
+        c.prefetch = MF_SWITCH_ON;
+        mf__store *high = open_store(&c);
+        mf__turn *t = new_turn(high);
+        for (int i = 0; i < 120; i++) {
+            int32_t ids[256];
+            int n = some_ids(&seed, 24, ids), layer = (int)(next_random(&seed) % 4);
+            turn_all(t, &f, layer, ids, n);
+            check(low);
+            n = some_ids(&seed, 24, ids);
+            mf__store_hint(high, MF_PREDICT_ROUTER, (layer + 1) % 4, ids, n);
+        }
+        mf__turn_free(t);
+        mf__store_forget(high); /* guesses that found no room would wait for it */
+        wait_idle(high);
+        wait_idle(low);
+        check(high);
+        check(low);
+        wait_unpinned(low);
+        mf__store_stats_get(high, &st);
+        assert_string_equal(st.io, "copy");
+        assert_true(st.hits < st.wanted && st.bytes_read > 0 && st.cache_bytes <= MB);
+        int64_t copied = st.bytes_read + st.bytes_prefetched;
+        mf__store_stats_get(low, &st);
+        assert_int_equal(st.bytes_wanted, copied); /* what one asks for is what the other wants */
+        assert_true(m.peak <= MB);
+        mf__store_close(high);
+        mf__store_close(low);
+        assert_int_equal(m.live, 0);
+        assert_int_equal(atomic_load(&m.n_bad), 0);
+    }
+    expert_files_remove(&f);
+}
+
+/* Host slots over host slots over files, and a device on top. */
+static void three_tiers(void **state) {
+    (void)state;
+    expert_files f;
+    slot_memory m;
+    uint64_t seed = 3;
+    assert_true(expert_files_make(&f, "three", 4, 24, 65536, 65536));
+    slot_memory_init(&m, true);
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_ON;
+    c.budget = 4 * MB + 100000;
+    mf__store *low = open_store(&c);
+    c = above(low, &m, 2 * MB + 100000);
+    c.memory = (mf__slot_memory){0};
+    c.copy = NULL;
+    c.prefetch = MF_SWITCH_ON;
+    mf__store *middle = open_store(&c);
+    c = above(middle, &m, MB);
+    c.prefetch = MF_SWITCH_ON;
+    mf__store *top = open_store(&c);
+    mf__turn *t = new_turn(top);
+    for (int i = 0; i < 200; i++) {
+        int32_t ids[256];
+        int n = some_ids(&seed, 24, ids);
+        turn_all(t, &f, i % 4, ids, n);
+        mf__store_hint(top, MF_PREDICT_ROUTER, (i + 1) % 4, ids, n);
+    }
+    mf__turn_free(t);
+    mf__store *tiers[3] = {top, middle, low};
+    mf__store_forget(top);
+    for (int i = 0; i < 3; i++) wait_idle(tiers[i]);
+    for (int i = 0; i < 3; i++) check(tiers[i]);
+    for (int i = 0; i < 3; i++) mf__store_close(tiers[i]);
+    assert_int_equal(m.live, 0);
+    expert_files_remove(&f);
+}
+
+/* ---- what goes wrong below ---- */
+
+typedef struct faults {
+    atomic_int mode; /* 0 none, 1 EIO, 2 hold */
+} faults;
+
+static int64_t faulty(void *user, int64_t n) {
+    faults *x = user;
+    int mode = atomic_load(&x->mode);
+    while (mode == 2 && atomic_load(&x->mode) == 2) usleep(1000);
+    return mode == 1 ? -5 : n;
+}
+
+static mf_status run_turn(mf__turn *t, int layer, const int32_t *ids, int n, mf_error *err) {
+    int32_t got[256];
+    const void *blobs[256];
+    int n_got = 1;
+    mf_status st = mf__turn_begin(t, layer, ids, NULL, n, 1, err);
+    while (st == MF_OK && n_got) {
+        st = mf__turn_next(t, got, blobs, &n_got, err);
+        if (st == MF_OK) mf__turn_done(t, got, n_got);
+    }
+    mf__turn_end(t);
+    return st;
+}
+
+static bool always(void *user) {
+    (void)user;
+    return true;
+}
+
+static void errors_come_up(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "below", 2, 8, MB, MB));
+    for (size_t way = 0; way < 4; way++) {
+        slot_memory m;
+        faults x = {0};
+        mf_error err = {0};
+        mf_stats st;
+        slot_memory_init(&m, true);
+        mf__store_config c = config_of(&f);
+        c.io = lower_ways[way].io;
+        c.direct = lower_ways[way].direct;
+        c.fault = faulty;
+        c.fault_user = &x;
+        mf__store *low = open_store(&c);
+        c = above(low, &m, 5 * MB);
+        mf__store *high = open_store(&c);
+        mf__turn *t = new_turn(high);
+        turn_all(t, &f, 0, all_ids, 1);
+        atomic_store(&x.mode, 1);
+        assert_int_equal(run_turn(t, 0, all_ids, 4, &err), MF_E_IO);
+        assert_non_null(strstr(err.text, "layer_00.bin: reading expert"));
+        atomic_store(&x.mode, 0);
+        wait_idle(high);
+        check(high);
+        assert_int_equal(pins_of_all(high), 0);
+        wait_unpinned(low);
+        turn_all(t, &f, 0, all_ids, 4);
+        mf__store_stats_get(high, &st);
+        assert_true(st.read_errors > 0);
+
+        atomic_store(&m.refuse_copies, 1);
+        assert_int_equal(run_turn(t, 1, all_ids, 8, &err), MF_E_IO);
+        assert_string_equal(err.text, "the device does not answer");
+        atomic_store(&m.refuse_copies, 0);
+        turn_all(t, &f, 1, all_ids, 8);
+
+        atomic_store(&x.mode, 2); /* a drive that does not answer can be left, also for good */
+        mf__turn_cancel_set(t, always, NULL);
+        int32_t far_ids[2] = {4, 6};
+        assert_int_equal(run_turn(t, 0, far_ids, 2, &err), MF_E_CANCELLED);
+        assert_int_equal(pins_of_all(high), 0);
+        check(high);
+        mf__turn_free(t);
+        mf__store_close(high);
+        check(low);
+        assert_int_equal(pins_of_all(low), 0);
+        atomic_store(&x.mode, 0);
+        mf__store_close(low);
+        assert_int_equal(m.live + atomic_load(&m.n_bad), 0);
+    }
+    expert_files_remove(&f);
+}
+
+/* ---- prediction and filling in both ---- */
+
+/* A hint for more experts than the upper store may guess: the lower one has read them all when the turn comes. */
+static void hints_go_down(void **state) {
+    (void)state;
+    expert_files f;
+    slot_memory m;
+    mf_stats st;
+    assert_true(expert_files_make(&f, "down", 3, 16, 65536, 65536));
+    slot_memory_init(&m, true);
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_AUTO;
+    mf__store *low = open_store(&c);
+    c = above(low, &m, 9 * 65536);
+    c.prefetch = MF_SWITCH_AUTO;
+    mf__store *high = open_store(&c);
+    mf__turn *t = new_turn(high);
+    assert_in_range(high->limit, 4, 8); /* a quarter of them for guesses */
+    mf__store_hint(high, MF_PREDICT_ROUTER, 1, all_ids, 12);
+    wait_idle(low);
+    for (int64_t held = 0; held < 12 * 65536; usleep(1000)) {
+        mf__store_stats_get(low, &st);
+        held = st.cache_bytes;
+    }
+    mf__store_stats_reset(low);
+    turn_all(t, &f, 1, all_ids + 4, 12); /* 4 to 15: foretold were 0 to 11 */
+    mf__store_stats_get(high, &st);
+    assert_int_equal(st.predictors[MF_PREDICTOR_NEXT_ROUTER].right, 8);
+    int64_t missed = st.wanted - st.hits;
+    mf__store_stats_get(low, &st);
+    assert_in_range(missed, 4, 12);
+    assert_int_equal(st.bytes_read, 4 * 65536);
+    assert_true(st.predictors[MF_PREDICTOR_NEXT_ROUTER].wanted > 0);
+    assert_in_range(st.predictors[MF_PREDICTOR_NEXT_ROUTER].useless, 0, 4); /* of 0 to 3 */
+    assert_in_range(st.predictors[MF_PREDICTOR_NEXT_ROUTER].useful, 4, 8);  /* of 4 to 11, if not taken up before */
+    pthread_mutex_lock(&low->lock); /* judged: those that came true and those that did not */
+    for (int i = 0; i < low->n_slots; i++) assert_int_equal(low->slots[i].who, -1);
+    pthread_mutex_unlock(&low->lock);
+    check(low);
+    mf__turn_free(t);
+    mf__store_close(high);
+    mf__store_close(low);
+    expert_files_remove(&f);
+}
+
+static void filling_up(void **state) {
+    (void)state;
+    expert_files f;
+    slot_memory m;
+    mf_stats st;
+    uint64_t version;
+    assert_true(expert_files_make(&f, "up", 3, 16, 65536, 65536));
+    unlink(f.paths[1]);
+    f.files[1] = NULL;
+    slot_memory_init(&m, true);
+    for (int fits = 0; fits < 2; fits++) {
+        mf__store_config c = config_of(&f);
+        c.prefetch = MF_SWITCH_AUTO;
+        c.budget = fits ? 2 * MB + 100000 : 0; /* 32 experts of 64 kB and tables, or no end of them */
+        mf__store *low = open_store(&c);
+        c = above(low, &m, fits ? 3 * MB : MB);
+        c.prefetch = MF_SWITCH_AUTO;
+        mf__store *high = open_store(&c);
+        mf__turn *t = new_turn(high);
+        mf__store_fill(high);
+        turn_all(t, &f, 0, all_ids, 2);
+        wait_idle(high);
+        wait_idle(low);
+        mf__store_stats_get(fits ? high : low, &st);
+        assert_int_equal(st.cache_bytes, 2 * MB);
+        const void *const *table = mf__store_whole(high, &version);
+        assert_int_equal(table != NULL, fits);
+        if (table) {
+            expect_whole(high, &f, table);
+            mf__store_whole_release(high);
+        }
+        mf__turn_free(t);
+        mf__store_close(high);
+        mf__store_close(low);
+    }
+    expert_files_remove(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slabs_come_and_go), cmocka_unit_test(a_pinned_slab_stays),  cmocka_unit_test(refused_slabs),
-        cmocka_unit_test(whole_stores),      cmocka_unit_test(lending_what_is_held),
+        cmocka_unit_test(slabs_come_and_go),
+        cmocka_unit_test(a_pinned_slab_stays),
+        cmocka_unit_test(refused_slabs),
+        cmocka_unit_test(whole_stores),
+        cmocka_unit_test(lending_what_is_held),
+        cmocka_unit_test(bad_stacks),
+        cmocka_unit_test(random_turns_through_both),
+        cmocka_unit_test(three_tiers),
+        cmocka_unit_test(errors_come_up),
+        cmocka_unit_test(hints_go_down),
+        cmocka_unit_test(filling_up),
     };
     return cmocka_run_group_tests(tests, fill_ids, NULL);
 }
