@@ -1,22 +1,33 @@
 #!/bin/sh
-# install.sh BUILD SOURCE WORK PKG_CONFIG CC [CFLAGS]: what gets installed is enough to build and run a program, and C++ can read
-# the header where there is a C++ compiler.
+# install.sh BUILD SOURCE WORK PKG_CONFIG CC [CFLAGS]: the README's recipe for the library, followed to the letter, gives a
+# program that works; it works elsewhere too; C++ can read the header where there is a C++ compiler.
 set -eu
 build=$1 source=$2 work=$3 pkg_config=$4 cc=$5 flags=${6:-}
 rm -rf "$work"
-mkdir -p "$work"
-cmake --install "$build" --prefix "$work/root" >"$work/log"
+mkdir -p "$work/bin" "$work/build" "$work/home"
+# The repository as the README sees it, a home of our own, and a cc that is the compiler of this build.
+ln -s "$build" "$work/build/release"
+ln -s "$source/examples" "$source/models" "$work"
+printf '#!/bin/sh\nexec "%s" -std=c11 -Wall -Wextra -Werror %s "$@"\n' "$cc" "$flags" >"$work/bin/cc"
+printf '#!/bin/sh\nexec "%s" "$@"\n' "$pkg_config" >"$work/bin/pkg-config"
+chmod +x "$work/bin/cc" "$work/bin/pkg-config"
+sed -n '/^In a C program/,/^## /p' "$source/README.md" | sed -n '/^```$/,/^```$/p' | sed '/^```$/d' >"$work/recipe.sh"
+[ "$(wc -l <"$work/recipe.sh")" -ge 2 ] || { echo "the README has no recipe for the library"; exit 1; }
+(cd "$work" && env -u PKG_CONFIG_PATH HOME="$work/home" PATH="$work/bin:$PATH" sh -e recipe.sh) >"$work/log" 2>&1 ||
+    { echo "the README's recipe fails:"; cat "$work/recipe.sh" "$work/log"; exit 1; }
+root=$work/home/.local
 for f in bin/moeflux include/moeflux.h; do
-    [ -f "$work/root/$f" ] || { echo "$f was not installed"; exit 1; }
+    [ -f "$root/$f" ] || { echo "$f was not installed"; exit 1; }
 done
-pc=$(find "$work/root" -name moeflux.pc)
-# the prefix of the installation is not the one that the build was configured for
-# shellcheck disable=SC2046,SC2086
-"$cc" -std=c11 -Wall -Wextra -Werror $flags "$source/examples/tell.c" \
-    $(PKG_CONFIG_PATH=$(dirname "$pc") "$pkg_config" --define-variable=prefix="$work/root" --static --cflags --libs moeflux) \
-    -o "$work/tell"
+# what was installed knows where it is, also after it was moved
+mv "$root" "$work/moved"
+pc=$(find "$work/moved" -name moeflux.pc)
+for path in -I"$work/moved" -L"$work/moved"; do
+    PKG_CONFIG_PATH=$(dirname "$pc") "$pkg_config" --cflags --libs moeflux | grep -qF -e "$path" ||
+        { echo "moeflux.pc does not say $path...: $(PKG_CONFIG_PATH=$(dirname "$pc") "$pkg_config" --cflags --libs moeflux)"; exit 1; }
+done
 told=$("$work/tell" "$source/models/stories-moe" "Once upon a time")
-asked=$("$work/root/bin/moeflux" run "$source/models/stories-moe" --raw --prompt "Once upon a time" --temperature 0 \
+asked=$("$work/moved/bin/moeflux" run "$source/models/stories-moe" --raw --prompt "Once upon a time" --temperature 0 \
     --tokens 40 2>"$work/log")
 [ -n "$told" ] || { echo "tell says nothing"; exit 1; }
 if [ "$told" != "$asked" ]; then
@@ -26,5 +37,5 @@ fi
 if "$work/tell" "$work" "x" 2>"$work/log"; then echo "a folder without a model is accepted"; exit 1; fi
 if command -v c++ >/dev/null; then
     printf '#include <moeflux.h>\nint main() { return mf_status_name(MF_OK)[0] == 0; }\n' >"$work/header.cc"
-    c++ -Wall -Wextra -Werror -fsyntax-only -I "$work/root/include" "$work/header.cc"
+    c++ -Wall -Wextra -Werror -fsyntax-only -I "$work/moved/include" "$work/header.cc"
 fi
