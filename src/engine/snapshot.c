@@ -49,9 +49,8 @@ static mf_status check_kv_type(const mf__snapshot_shape *shape, uint32_t found, 
     if (found == (uint32_t)shape->kv_type) return MF_OK;
     return mf__fail(
         err, MF_E_MISMATCH,
-        "the snapshot keeps keys and values as %s, the model was opened with %s; open it with the snapshot's "
-        "kind to use it",
-        mf__kv_name((mf__type)found), mf__kv_name(shape->kv_type));
+        "the snapshot keeps keys and values as %s, the model was opened with %s; open it with --kv %s to use it",
+        mf__kv_name((mf__type)found), mf__kv_name(shape->kv_type), mf__kv_name((mf__type)found));
 }
 
 /* ---- our version ---- */
@@ -147,35 +146,53 @@ static mf_status old_layer(const mf__snapshot_shape *shape, int32_t l, const uin
     return MF_OK;
 }
 
+/* Every how many layers one keeps KV; 0: not at such a distance, which no model of the older program has. */
+static uint32_t interval_of(const mf__snapshot_shape *shape) {
+    int32_t interval = 1;
+    while (interval <= shape->n_layers && !shape->k_cols[interval - 1]) interval++;
+    for (int32_t l = 0; l < shape->n_layers; l++)
+        if ((shape->k_cols[l] != 0) != ((l + 1) % interval == 0)) return 0;
+    return (uint32_t)interval;
+}
+
 /* Words: magic, version, layers, full-attention interval, kv heads, head dim, conv bytes, delta bytes (, lora rank,
  * rope dim in version 2). Heads and head dim are only known as their product. */
-static mf_status parse_old(const mf__snapshot_shape *shape, const uint8_t *data, size_t size, uint32_t version,
-                           mf__snapshot_view *v, mf_error *err) {
-    uint32_t word[10] = {0};
-    size_t at = version == 1 ? 32 : 40;
+static mf_status check_words(const mf__snapshot_shape *shape, const uint32_t word[10], mf_error *err) {
     int64_t conv = 0, delta = 0, cols = 0;
-    bool first = true;
-    if (size < at) return mf__fail(err, MF_E_FORMAT, "the snapshot has %zu bytes, its header needs %zu", size, at);
-    MF__TRY(check_kv_type(shape, MF_TYPE_F32, err));
-    memcpy(word, data, at);
     for (int32_t l = 0; l < shape->n_layers; l++) {
         if (shape->conv_floats[l]) conv = shape->conv_floats[l] * 4;
         if (shape->delta_floats[l]) delta = shape->delta_floats[l] * 4;
         if (shape->k_cols[l]) cols = shape->k_cols[l];
     }
-    bool latent = version == 2 && word[8];
-    uint64_t found_cols = latent ? word[8] : (uint64_t)word[4] * word[5];
-    if (word[2] != (uint32_t)shape->n_layers || word[6] != conv || word[7] != delta || found_cols != (uint64_t)cols)
-        return mf__fail(
-            err, MF_E_MISMATCH,
-            "the snapshot is of a model with %u layers, KV rows of %llu, states of %u and %u bytes; this one "
-            "has %d, %lld, %lld and %lld",
-            word[2], (unsigned long long)found_cols, word[6], word[7], shape->n_layers, (long long)cols,
-            (long long)conv, (long long)delta);
+    uint64_t found_cols = (uint64_t)word[4] * word[5];
+    uint32_t interval = interval_of(shape);
+    if (word[2] == (uint32_t)shape->n_layers && word[3] == interval && word[6] == conv && word[7] == delta &&
+        found_cols == (uint64_t)cols && !word[8] && !word[9])
+        return MF_OK;
+    return mf__fail(err, MF_E_MISMATCH,
+                    "the snapshot is of a model with %u layers, every %u. with KV rows of %llu, states of %u and %u "
+                    "bytes, latents of %u and %u; this one has %d, %u, %lld, %lld and %lld, 0 and 0",
+                    word[2], word[3], (unsigned long long)found_cols, word[6], word[7], word[8], word[9],
+                    shape->n_layers, interval, (long long)cols, (long long)conv, (long long)delta);
+}
+
+static mf_status parse_old(const mf__snapshot_shape *shape, const uint8_t *data, size_t size, uint32_t version,
+                           mf__snapshot_view *v, mf_error *err) {
+    uint32_t word[10] = {0};
+    size_t at = version == 1 ? 32 : 40;
+    bool first = true;
+    if (shape->latent)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "the snapshot is of version %u, and such ones of models with latent attention hold wrong rope "
+                        "keys; evaluate the prompt again",
+                        version);
+    if (size < at) return mf__fail(err, MF_E_FORMAT, "the snapshot has %zu bytes, its header needs %zu", size, at);
+    memcpy(word, data, at);
+    MF__TRY(check_words(shape, word, err));
     v->h = (mf__snapshot_header){.magic = word[0], .version = version, .n_layers = word[2], .kv_type = MF_TYPE_F32};
     v->tokens_off = -1;
     for (int32_t l = 0; l < shape->n_layers; l++) MF__TRY(old_layer(shape, l, data, size, &at, v, &first, err));
-    return MF_OK;
+    return check_kv_type(shape, MF_TYPE_F32, err); /* last: the way out it names must be one */
 }
 
 mf_status mf__snapshot_parse(const mf__snapshot_shape *shape, const uint8_t *data, size_t size, mf__snapshot_view *out,

@@ -31,6 +31,7 @@ typedef struct mf__snapshot_shape {
     int32_t n_layers, n_vocab;
     int64_t max_length;
     mf__type kv_type;
+    bool latent;                               /* KV rows are latents and rope keys */
     const int32_t *k_cols, *v_cols;            /* [n_layers]; 0: no KV */
     const int64_t *conv_floats, *delta_floats; /* [n_layers]; 0: none */
 } mf__snapshot_shape;

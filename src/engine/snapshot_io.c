@@ -70,6 +70,7 @@ mf_status mf__model_fingerprint(mf_model *m, mf_error *err) {
     int64_t *floats = mf__arena_array(&m->arena, 2 * n, sizeof *floats);
     if (!shape || !cols || !floats) return mf__fail(err, MF_E_NOMEM, "no memory for the model's fingerprint");
     *shape = (mf__snapshot_shape){.kv_type = m->kv_type,
+                                  .latent = m->bp.config.mla.n_latent > 0,
                                   .n_layers = m->info.n_layers,
                                   .n_vocab = m->info.n_vocab,
                                   .max_length = m->info.n_ctx,
