@@ -204,13 +204,6 @@ static void make_marks(making *m, const mf__prompt_request *r) {
 
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
 
-static bool ends_in_think(const mf__strbuf *text) {
-    static const char think[] = "<think>";
-    size_t n = text->size, k = sizeof think - 1;
-    while (n && strchr(" \n\t\r", text->data[n - 1])) n--;
-    return n >= k && !memcmp(text->data + n - k, think, k);
-}
-
 static mf_status make_text(making *m, const json_t *request) {
     const mf__fencer *fencer;
     if (!m->text->chat.jinja)
@@ -237,7 +230,7 @@ mf_status mf__prompt_make(const mf_text *text, const mf__prompt_request *r, mf__
     if (st == MF_OK) st = make_ids(&m, r->known, r->known ? r->n_known : 0);
     if (st == MF_OK) {
         make_marks(&m, r);
-        out->in_reasoning = ends_in_think(&m.whole.plain);
+        out->in_reasoning = mf__text_opens_reasoning(m.whole.plain.data, m.whole.plain.size);
     } else {
         mf__prompt_free(out);
     }

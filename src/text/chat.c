@@ -149,6 +149,13 @@ mf_status mf__chat_render(const mf__chat *f, const json_t *request, mf__strbuf *
     return st;
 }
 
+bool mf__text_opens_reasoning(const char *prompt, size_t n) {
+    static const char think[] = "<think>";
+    size_t k = sizeof think - 1;
+    while (n && strchr(" \n\t\r", prompt[n - 1])) n--;
+    return n >= k && !memcmp(prompt + n - k, think, k);
+}
+
 mf_status mf__chat_parse(const char *json, size_t size, json_t **out, mf_error *err) {
     json_error_t why;
     *out = json_loadb(json, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);

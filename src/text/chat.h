@@ -39,6 +39,9 @@ void mf__chat_close(mf__chat *f);
 mf_status mf__chat_render(const mf__chat *f, const json_t *request, mf__strbuf *out, mf_error *err);
 mf_status mf__chat_render_json(const mf__chat *f, const char *json, size_t size, mf__strbuf *out, mf_error *err);
 
+/* Whether a prompt ends where the model has begun to reason: in <think>. */
+bool mf__text_opens_reasoning(const char *prompt, size_t size);
+
 /* Parses a request from outside; MF_E_FORMAT where it is none. */
 mf_status mf__chat_parse(const char *json, size_t size, json_t **out, mf_error *err);
 
