@@ -1,71 +1,131 @@
-/* The stream: finds markers across pieces and switches between answer, reasoning and tool calls. See answer.h. */
+/* The stream: finds markers across pieces and switches between answer, reasoning and tool calls.
+ *
+ *                <think>                       </think>
+ *      ANSWER ------------> REASONING -----------------------> ANSWER
+ *        |                      |
+ *        +--- <tool_call> ------+--> BLOCK --- </tool_call> --> calls, ANSWER
+ *                                      |
+ *                                      +--- is no call: back, the marker is text and the block is looked at again
+ *
+ * A call inside reasoning is a thought where the reasoning is closed later, and a call where it never is: from such a
+ * call on all waits (PENDING) for </think> or the end.
+ *
+ * harmony (gpt-oss) has messages with headers instead: HEADER --- <|message|> --> ANSWER, REASONING or BLOCK. */
 #include "reply/answer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "reply/calls.h"
+#include "reply/values.h"
 
 #define MAX_BLOCK ((size_t)4 << 20)
+#define MAX_GIVEN_UP 256 /* blocks that were none; then text is text */
+#define MAX_CLOSINGS 256 /* closing markers inside a block's values */
 
-typedef enum state { ANSWER, REASONING, TOOL, HEADER } state;
-typedef enum action { THINK, THINK_END, CALL, CALL_END, MESSAGE, MESSAGE_END } action;
+typedef enum state { ANSWER, REASONING, BLOCK, PENDING, HEADER } state;
+typedef enum action { THINK, THINK_END, CALL, CALL_END, ABORT, MESSAGE, MESSAGE_END, NOTHING } action;
 
 typedef struct marker {
     const char *text;
     action action;
 } marker;
 
+#define MAX_MARKERS 8
+
 struct mf_answer {
     mf__answer_setup opt;
-    state state;
-    bool fresh;         /* nothing of this stretch came out yet: leading white space is dropped */
-    mf__strbuf held;    /* not looked at yet: may begin a marker */
-    mf__strbuf space;   /* white space that comes out if more text follows */
-    mf__strbuf block;   /* the inside of a tool call, or a harmony header */
-    mf__strbuf name;    /* harmony: the tool that is called */
-    const char *opened; /* the marker that began the block */
-    int n_calls;
+    state state, origin; /* origin: where the block began */
+    bool fresh;          /* nothing of this stretch came out yet: leading white space is dropped */
+    bool begun;          /* something came out: the time to begin to think is over */
+    bool final;          /* the answer is over, and its reasoning was not closed */
+    bool bare;           /* a call without its outer tag came: the closing one may still come */
+    mf__strbuf held;     /* not looked at yet: may begin a marker */
+    mf__strbuf again;    /* what held becomes after a block that was none */
+    mf__strbuf space;    /* white space that comes out if more text follows */
+    mf__strbuf block;    /* the inside of a tool call, or a harmony header */
+    mf__strbuf name;     /* harmony: the tool that is called */
+    bool to_function;    /* ... is one of the request's */
+    const char *opened;  /* the marker that began the block */
+    int n_calls, n_given_up, n_closings;
 };
 
 /* ---- what to look for ------------------------------------------------------------------------------------------ */
 
-static const char *tool_open(mf__notation f) {
-    switch (f) {
-    case MF__NOTATION_TAGS: return "<tool_call>";
-    case MF__NOTATION_DEEPSEEK: return "<｜tool▁calls▁begin｜>";
-    case MF__NOTATION_KIMI: return "<|tool_calls_section_begin|>";
-    case MF__NOTATION_MINIMAX: return "<minimax:tool_call>";
-    default: return NULL;
-    }
+/* The markers around calls. A model may leave the outer ones out: then the inner one begins the block, and is a part of
+ * it. */
+typedef struct call_markers {
+    const char *open[2], *close[2], *inner, *inner_close;
+} call_markers;
+
+static const call_markers all_markers[MF__NOTATIONS] = {
+    [MF__NOTATION_TAGS] =
+        {{"<tool_call>", "<tool_calls>"}, {"</tool_call>", "</tool_calls>"}, "<function=", "</function>"},
+    [MF__NOTATION_DEEPSEEK] = {{"<｜tool▁calls▁begin｜>"},
+                               {"<｜tool▁calls▁end｜>"},
+                               "<｜tool▁call▁begin｜>",
+                               "<｜tool▁calls▁end｜>"},
+    [MF__NOTATION_KIMI] = {{"<|tool_calls_section_begin|>"},
+                           {"<|tool_calls_section_end|>"},
+                           "<|tool_call_begin|>",
+                           "<|tool_calls_section_end|>"},
+    [MF__NOTATION_MINIMAX] = {{"<minimax:tool_call>"}, {"</minimax:tool_call>"}, NULL, NULL},
+    [MF__NOTATION_DSML] = {{"<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"},
+                           {"</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"},
+                           NULL,
+                           NULL},
+};
+
+static const call_markers *call_markers_of(const mf_answer *p) {
+    return &all_markers[p->opt.notation];
 }
 
-static const char *tool_close(mf__notation f) {
-    switch (f) {
-    case MF__NOTATION_TAGS: return "</tool_call>";
-    case MF__NOTATION_DEEPSEEK: return "<｜tool▁calls▁end｜>";
-    case MF__NOTATION_KIMI: return "<|tool_calls_section_end|>";
-    default: return "</minimax:tool_call>";
-    }
+static bool is_bare(const mf_answer *p) {
+    return p->opened && p->opened == call_markers_of(p)->inner;
 }
 
-static int markers(const mf_answer *p, marker out[5]) {
+static int add_call_markers(const mf_answer *p, marker *out) {
+    const call_markers *c = call_markers_of(p);
+    bool tags = p->opt.notation == MF__NOTATION_TAGS;
+    int n = 0;
+    if (p->n_given_up >= MAX_GIVEN_UP) return 0;
+    for (int i = 0; i < 2; i++)
+        if (c->open[i]) out[n++] = (marker){c->open[i], CALL};
+    /* "<function=" alone is a word of people, too: only where there are tools */
+    if (c->inner && (!tags || json_array_size(p->opt.tools))) out[n++] = (marker){c->inner, CALL};
+    return n;
+}
+
+static const char *closing_of(const mf_answer *p) {
+    const call_markers *c = call_markers_of(p);
+    if (is_bare(p)) return c->inner_close;
+    return c->open[1] && p->opened == c->open[1] ? c->close[1] : c->close[0];
+}
+
+static int markers(const mf_answer *p, marker out[MAX_MARKERS]) {
+    static const marker ends[] = {{"<|end|>", MESSAGE_END},
+                                  {"<|return|>", MESSAGE_END},
+                                  {"<|call|>", MESSAGE_END},
+                                  {"<|start|>", MESSAGE_END},
+                                  {"<|channel|>", MESSAGE_END}};
     int n = 0;
     if (p->state == HEADER) {
         out[n++] = (marker){"<|message|>", MESSAGE};
     } else if (p->opt.notation == MF__NOTATION_HARMONY) {
-        out[n++] = (marker){"<|end|>", MESSAGE_END};
-        out[n++] = (marker){"<|return|>", MESSAGE_END};
-        out[n++] = (marker){"<|call|>", MESSAGE_END};
-        out[n++] = (marker){"<|start|>", MESSAGE_END};
-        out[n++] = (marker){"<|channel|>", MESSAGE_END};
-    } else if (p->state == TOOL) {
-        out[n++] = (marker){tool_close(p->opt.notation), CALL_END};
+        memcpy(out, ends, sizeof ends);
+        n = (int)MF__COUNT(ends);
+    } else if (p->state == BLOCK) {
+        out[n++] = (marker){closing_of(p), CALL_END};
+        if (p->origin == REASONING) out[n++] = (marker){"</think>", ABORT};
+    } else if (p->state == PENDING) {
+        out[n++] = (marker){"</think>", THINK_END};
     } else if (p->state == REASONING) {
         out[n++] = (marker){"</think>", THINK_END};
+        n += add_call_markers(p, out + n);
     } else {
-        out[n++] = (marker){"<think>", THINK};
-        if (tool_open(p->opt.notation)) out[n++] = (marker){tool_open(p->opt.notation), CALL};
+        if (!p->begun) out[n++] = (marker){"<think>", THINK};
+        if (p->bare) out[n++] = (marker){call_markers_of(p)->close[0], NOTHING};
+        n += add_call_markers(p, out + n);
     }
     return n;
 }
@@ -77,19 +137,17 @@ static mf_status emit(mf_answer *p, mf_event_kind kind, const char *text, size_t
     return p->opt.fn(p->opt.user, &(mf_event){.kind = kind, .text = text, .n_text = n});
 }
 
-static bool is_space(char c) {
-    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
-
 /* Text of the current stretch: leading white space goes, trailing white space waits. */
 static mf_status say(mf_answer *p, const char *text, size_t n, mf_error *err) {
     mf_event_kind kind = p->state == REASONING ? MF_EVENT_REASONING : MF_EVENT_TEXT;
-    while (p->fresh && n && is_space(*text)) text++, n--;
+    while (p->fresh && n && mf__is_space(*text)) text++, n--;
     if (n == 0) return MF_OK;
     p->fresh = false;
     size_t body = n;
-    while (body && is_space(text[body - 1])) body--;
+    while (body && mf__is_space(text[body - 1])) body--;
     if (body) {
+        p->begun = true;
+        p->bare = false;
         MF__TRY(emit(p, kind, p->space.data, p->space.size));
         mf__strbuf_clear(&p->space);
         MF__TRY(emit(p, kind, text, body));
@@ -98,12 +156,13 @@ static mf_status say(mf_answer *p, const char *text, size_t n, mf_error *err) {
 }
 
 static mf_status say_call(mf_answer *p, const mf__call *call) {
-    mf_event e = {.kind = MF_EVENT_CALL, .call = p->n_calls, .name = call->name.data};
+    mf_event e = {.kind = MF_EVENT_CALL, .call = p->n_calls, .name = call->name.data, .id = call->id.data};
     MF__TRY(p->opt.fn(p->opt.user, &e));
     e = (mf_event){
         .kind = MF_EVENT_ARGUMENTS, .call = p->n_calls, .text = call->arguments.data, .n_text = call->arguments.size};
     MF__TRY(p->opt.fn(p->opt.user, &e));
     e = (mf_event){.kind = MF_EVENT_CALL_END, .call = p->n_calls++};
+    p->begun = true;
     return p->opt.fn(p->opt.user, &e);
 }
 
@@ -119,61 +178,147 @@ static void enter(mf_answer *p, state to) {
     mf__strbuf_clear(&p->block);
 }
 
-/* A block that is no call is text after all, markers included. */
-static mf_status give_up_block(mf_answer *p, const char *close, mf_error *err) {
-    p->state = ANSWER;
-    MF__TRY(say(p, p->opened, strlen(p->opened), err));
-    MF__TRY(say(p, p->block.data, p->block.size, err));
-    MF__TRY(say(p, close, strlen(close), err));
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+
+static void begin_block(mf_answer *p, const char *opened) {
+    p->opened = opened;
+    p->origin = p->state;
+    p->state = BLOCK; /* the white space before it is still due, should this be no call */
+    p->n_closings = 0;
     mf__strbuf_clear(&p->block);
+}
+
+/* The block was none: its marker is text, and what follows is looked at again, `rest` behind it. */
+static mf_status give_up_block(mf_answer *p, const char *rest, size_t n_rest, mf_error *err) {
+    p->state = p->origin;
+    p->n_given_up++;
+    MF__TRY(say(p, p->opened, strlen(p->opened), err));
+    mf__strbuf_clear(&p->again);
+    MF__TRY(mf__strbuf_append(&p->again, p->block.data, p->block.size, err));
+    MF__TRY(mf__strbuf_append(&p->again, rest, n_rest, err));
+    mf__strbuf_clear(&p->block);
+    mf__strbuf held = p->held;
+    p->held = p->again;
+    p->again = held;
     return MF_OK;
 }
 
-static mf_status end_block(mf_answer *p, const char *close, mf_error *err) {
-    mf__calls calls;
-    bool readable;
-    MF__TRY(mf__calls_read(p->opt.notation, p->opt.tools, p->block.data ? p->block.data : "", p->block.size, &calls,
-                           &readable, err));
-    mf_status status = readable ? say_calls(p, &calls) : give_up_block(p, close, err);
+/* A call without its outer tag counts if the request has such a tool. */
+static bool is_known(const mf_answer *p, const mf__calls *calls) {
+    for (size_t i = 0; i < calls->n; i++) {
+        const mf__strbuf *name = &calls->calls[i].name;
+        if (!mf__tool_find(p->opt.tools, (mf__span){name->data, name->size})) return false;
+    }
+    return true;
+}
+
+/* Reads the block; with `closing` (NULL at the end of the answer) a marker was found that may end it. */
+static mf_status read_block(mf_answer *p, const char *closing, mf__calls *calls, mf__calls_verdict *verdict,
+                            mf_error *err) {
+    mf__strbuf whole = {0};
+    mf__span block = {p->block.data ? p->block.data : "", p->block.size};
+    bool bare = is_bare(p), tags = p->opt.notation == MF__NOTATION_TAGS;
+    mf_status st = MF_OK;
+    if (bare) {
+        st = mf__strbuf_append(&whole, p->opened, strlen(p->opened), err);
+        if (st == MF_OK) st = mf__strbuf_append(&whole, block.s, block.n, err);
+        if (st == MF_OK && closing && tags) st = mf__strbuf_append(&whole, closing, strlen(closing), err);
+        block = (mf__span){whole.data, whole.size};
+    }
+    if (st == MF_OK) st = mf__calls_read(p->opt.notation, p->opt.tools, block, calls, verdict, err);
+    if (st == MF_OK && bare && tags && *verdict == MF__CALLS_READ && !is_known(p, calls)) {
+        mf__calls_free(calls);
+        *verdict = MF__CALLS_NONE;
+    }
+    mf__strbuf_free(&whole);
+    return st;
+}
+
+/* From here on the text of the call, and what follows, waits in the block. */
+static mf_status wait_for_end(mf_answer *p, const char *closing, mf_error *err) {
+    mf__strbuf_clear(&p->again);
+    MF__TRY(mf__strbuf_append(&p->again, p->opened, strlen(p->opened), err));
+    MF__TRY(mf__strbuf_append(&p->again, p->block.data, p->block.size, err));
+    if (closing) MF__TRY(mf__strbuf_append(&p->again, closing, strlen(closing), err));
+    mf__strbuf block = p->block;
+    p->block = p->again;
+    p->again = block;
+    p->state = PENDING;
+    return MF_OK;
+}
+
+/* The reasoning was closed: it was a thought. */
+static mf_status say_pending(mf_answer *p, mf_error *err) {
+    if (p->state != PENDING) return MF_OK;
+    p->state = REASONING;
+    return say(p, p->block.data, p->block.size, err);
+}
+
+typedef enum outcome { ENDED, GOES_ON, IS_NONE } outcome;
+
+/* A closing marker, or the end. GOES_ON: the marker is inside a value and a part of the block. */
+static mf_status end_block(mf_answer *p, const char *closing, outcome *out, mf_error *err) {
+    mf__calls calls = {0};
+    mf__calls_verdict verdict;
+    MF__TRY(read_block(p, closing, &calls, &verdict, err));
+    *out = verdict == MF__CALLS_READ ? ENDED : verdict == MF__CALLS_OPEN && closing ? GOES_ON : IS_NONE;
+    if (*out == GOES_ON) {
+        p->n_closings++;
+        return mf__strbuf_append(&p->block, closing, strlen(closing), err);
+    }
+    if (*out == IS_NONE) return MF_OK;
+    bool wait = p->origin == REASONING && !p->final;
+    mf_status st = wait ? wait_for_end(p, closing, err) : say_calls(p, &calls);
     mf__calls_free(&calls);
-    if (status == MF_OK && readable) enter(p, ANSWER);
-    return status;
+    if (wait) return st;
+    p->bare = is_bare(p);
+    enter(p, p->origin);
+    return st;
 }
 
 /* ---- harmony --------------------------------------------------------------------------------------------------- */
 
-static bool header_has(const mf_answer *p, const char *word) {
-    return p->block.size && memmem(p->block.data, p->block.size, word, strlen(word));
+/* The last of several, as "<|channel|>commentary to=assistant<|channel|>analysis". */
+static mf__span channel_of(mf__span header) {
+    mf__span before, channel = header;
+    while (mf__span_cut(&header, "<|channel|>", &before)) channel = header;
+    channel = mf__span_trim(channel);
+    size_t n = 0;
+    while (n < channel.n && !mf__is_space(channel.s[n]) && channel.s[n] != '<') n++;
+    return (mf__span){channel.s, n};
 }
 
 /* A header is complete: "<|channel|>commentary to=functions.f <|constrain|>json". */
 static mf_status begin_message(mf_answer *p, mf_error *err) {
-    const char *to = p->block.size ? memmem(p->block.data, p->block.size, "to=", 3) : NULL;
-    bool analysis = header_has(p, "analysis");
+    mf__span header = {p->block.data ? p->block.data : "", p->block.size}, rest = header, before, to = {"", 0};
+    while (mf__span_cut(&rest, "to=", &before)) to = rest;
+    size_t n = 0;
+    while (n < to.n && !mf__is_space(to.s[n]) && to.s[n] != '<') n++;
+    to.n = n;
+    if (mf__span_is(to, "assistant") || mf__span_is(to, "user")) to.n = 0;
+    p->to_function = mf__span_begins(to, "functions.");
+    if (p->to_function) mf__span_skip(&to, strlen("functions."));
+    bool analysis = mf__span_is(channel_of(header), "analysis");
     mf__strbuf_clear(&p->name);
-    if (to) {
-        const char *end = to += 3, *stop = p->block.data + p->block.size;
-        while (end < stop && !is_space(*end) && *end != '<') end++;
-        if (end - to > 10 && memcmp(to, "functions.", 10) == 0) to += 10;
-        MF__TRY(mf__strbuf_append(&p->name, to, (size_t)(end - to), err));
-    }
-    enter(p, to ? TOOL : analysis ? REASONING : ANSWER);
+    MF__TRY(mf__strbuf_append(&p->name, to.s, to.n, err));
+    enter(p, to.n ? BLOCK : analysis ? REASONING : ANSWER);
     return MF_OK;
 }
 
+/* What is said to a tool that is no function, and is no JSON (code for a built-in interpreter), is for nobody here. */
 static mf_status end_message(mf_answer *p, mf_error *err) {
-    if (p->state == TOOL) {
+    if (p->state == BLOCK) {
         mf__calls calls = {0};
-        bool readable = false;
-        mf_status status = mf__calls_add(&calls, p->name.data ? p->name.data : "", p->name.size,
-                                         p->block.data ? p->block.data : "", p->block.size, &readable, err);
-        if (status == MF_OK && readable) status = say_calls(p, &calls);
-        if (status == MF_OK && !readable) {
+        mf__calls_verdict verdict;
+        mf_status st = mf__calls_add(&calls, (mf__span){p->name.data, p->name.size},
+                                     (mf__span){p->block.data ? p->block.data : "", p->block.size}, &verdict, err);
+        if (st == MF_OK && verdict == MF__CALLS_READ) st = say_calls(p, &calls);
+        if (st == MF_OK && verdict != MF__CALLS_READ && p->to_function) {
             p->state = ANSWER;
-            status = say(p, p->block.data, p->block.size, err);
+            st = say(p, p->block.data, p->block.size, err);
         }
         mf__calls_free(&calls);
-        MF__TRY(status);
+        MF__TRY(st);
     }
     enter(p, HEADER);
     return MF_OK;
@@ -184,26 +329,44 @@ static mf_status end_message(mf_answer *p, mf_error *err) {
 static mf_status consume(mf_answer *p, const char *text, size_t n, mf_error *err) {
     if (p->state == ANSWER || p->state == REASONING) return say(p, text, n, err);
     MF__TRY(mf__strbuf_append(&p->block, text, n, err));
-    if (p->block.size <= MAX_BLOCK) return MF_OK;
-    if (p->opt.notation == MF__NOTATION_HARMONY)
-        return mf__fail(err, MF_E_LIMIT, "a tool call of more than %zu bytes", MAX_BLOCK);
-    return give_up_block(p, "", err);
+    if (p->state == PENDING && p->block.size > MAX_BLOCK) {
+        MF__TRY(say_pending(p, err));
+        mf__strbuf_clear(&p->block);
+    }
+    if (p->block.size <= MAX_BLOCK || p->opt.notation != MF__NOTATION_HARMONY) return MF_OK;
+    return mf__fail(err, MF_E_LIMIT, "a tool call of more than %zu bytes", MAX_BLOCK);
 }
 
-static mf_status act(mf_answer *p, marker m, mf_error *err) {
+static bool block_is_hopeless(const mf_answer *p) {
+    if (p->state != BLOCK || p->opt.notation == MF__NOTATION_HARMONY) return false;
+    if (p->block.size > MAX_BLOCK || p->n_closings >= MAX_CLOSINGS) return true;
+    return !is_bare(p) && !mf__calls_may_be(p->opt.notation, (mf__span){p->block.data, p->block.size});
+}
+
+/* What a marker does. *restart: p->held was changed, and is to be looked at from its beginning; `rest` is what follows
+ * the marker in it. */
+static mf_status act(mf_answer *p, marker m, mf__span rest, bool *restart, mf_error *err) {
+    outcome out = IS_NONE;
     switch (m.action) {
     case THINK: enter(p, REASONING); return MF_OK;
-    case THINK_END: enter(p, ANSWER); return MF_OK;
-    case CALL:
-        p->opened = m.text;
-        p->state = TOOL; /* the white space before it is still due, should this be no call */
-        mf__strbuf_clear(&p->block);
+    case THINK_END:
+        MF__TRY(say_pending(p, err));
+        p->begun = true;
+        enter(p, ANSWER);
         return MF_OK;
-    case CALL_END: return end_block(p, m.text, err);
+    case CALL: begin_block(p, m.text); return MF_OK;
+    case CALL_END:
+        MF__TRY(end_block(p, m.text, &out, err));
+        if (out != IS_NONE) return MF_OK;
+        break;
+    case ABORT: break;
     case MESSAGE: return begin_message(p, err);
     case MESSAGE_END: return end_message(p, err);
+    case NOTHING: return MF_OK;
     }
-    return MF_OK;
+    *restart = true;
+    size_t n = strlen(m.text);
+    return give_up_block(p, rest.s - n, rest.n + n, err); /* the marker too is looked at again */
 }
 
 /* How many bytes at the end of s may be the beginning of a marker. */
@@ -218,31 +381,47 @@ static size_t partial(const char *s, size_t n, const marker *m, int n_markers) {
     return best;
 }
 
+/* The first marker in s; of two that begin at the same place the longer. */
+static const char *find_marker(mf__span s, const marker *m, int n_markers, marker *hit) {
+    const char *first = NULL;
+    for (int i = 0; i < n_markers; i++) {
+        const char *q = memmem(s.s, s.n, m[i].text, strlen(m[i].text));
+        if (q && (!first || q < first || (q == first && strlen(m[i].text) > strlen(hit->text)))) first = q, *hit = m[i];
+    }
+    return first;
+}
+
 static mf_status scan(mf_answer *p, mf_error *err) {
     size_t at = 0;
-    mf_status status = MF_OK;
-    while (status == MF_OK && at < p->held.size) {
-        const char *s = p->held.data + at, *first = NULL;
-        size_t n = p->held.size - at;
-        marker m[5], hit = {0};
+    while (at < p->held.size) {
+        mf__span s = {p->held.data + at, p->held.size - at};
+        marker m[MAX_MARKERS], hit = {0};
+        bool restart = false;
         int n_markers = markers(p, m);
-        for (int i = 0; i < n_markers; i++) {
-            const char *q = memmem(s, n, m[i].text, strlen(m[i].text));
-            if (q && (!first || q < first)) first = q, hit = m[i];
+        const char *first = find_marker(s, m, n_markers, &hit);
+        size_t n = first ? (size_t)(first - s.s) : s.n - partial(s.s, s.n, m, n_markers);
+        MF__TRY(consume(p, s.s, n, err));
+        mf__span rest = {s.s + n, s.n - n};
+        if (block_is_hopeless(p)) {
+            MF__TRY(give_up_block(p, rest.s, rest.n, err));
+            at = 0;
+            continue;
         }
         if (!first) {
-            size_t keep = partial(s, n, m, n_markers);
-            status = consume(p, s, n - keep, err);
-            at += n - keep;
+            at += n;
             break;
         }
-        at += (size_t)(first - s) + strlen(hit.text);
-        status = consume(p, s, (size_t)(first - s), err);
-        if (status == MF_OK) status = act(p, hit, err);
+        at += n;
+        if ((hit.action == THINK && p->begun) || (hit.action == NOTHING && !p->bare))
+            continue; /* the text before it says that it is none */
+        mf__span_skip(&rest, strlen(hit.text));
+        at += strlen(hit.text);
+        MF__TRY(act(p, hit, rest, &restart, err));
+        if (restart) at = 0;
     }
-    memmove(p->held.data, p->held.data + at, p->held.size - at);
+    if (at) memmove(p->held.data, p->held.data + at, p->held.size - at);
     p->held.size -= at;
-    return status;
+    return MF_OK;
 }
 
 mf_status mf_answer_push(mf_answer *p, const char *text, size_t n, mf_error *err) {
@@ -250,6 +429,33 @@ mf_status mf_answer_push(mf_answer *p, const char *text, size_t n, mf_error *err
         return mf__fail(err, MF_E_INVALID, "mf_answer_push: an argument is NULL or too large");
     MF__TRY(mf__strbuf_append(&p->held, text, n, err));
     return p->held.size ? scan(p, err) : MF_OK;
+}
+
+/* What was held back is looked at for the last time. */
+static mf_status scan_rest(mf_answer *p, mf_error *err) {
+    MF__TRY(scan(p, err));
+    MF__TRY(consume(p, p->held.data, p->held.size, err));
+    mf__strbuf_clear(&p->held);
+    return MF_OK;
+}
+
+/* The end of the answer, where a block may be open: it is a call, or looked at again as text. */
+static mf_status finish_blocks(mf_answer *p, mf_error *err) {
+    p->final = true;
+    if (p->state == PENDING) {
+        p->state = REASONING;
+        mf__strbuf_clear(&p->held);
+        MF__TRY(mf__strbuf_append(&p->held, p->block.data, p->block.size, err));
+        MF__TRY(scan_rest(p, err));
+    }
+    while (p->state == BLOCK) {
+        outcome out;
+        MF__TRY(end_block(p, NULL, &out, err));
+        if (out == ENDED) return MF_OK;
+        MF__TRY(give_up_block(p, "", 0, err));
+        MF__TRY(scan_rest(p, err));
+    }
+    return MF_OK;
 }
 
 mf_status mf_answer_finish(mf_answer *p, mf_error *err) {
@@ -260,14 +466,18 @@ mf_status mf_answer_finish(mf_answer *p, mf_error *err) {
     if (p->state == HEADER) {
         p->state = ANSWER; /* a header without a message is all there was: show it unless it is only markers */
         if (p->block.size && p->block.data[0] != '<') MF__TRY(say(p, p->block.data, p->block.size, err));
-    } else if (p->state == TOOL) {
-        MF__TRY(harmony ? end_message(p, err) : end_block(p, "", err));
+    } else if (harmony) {
+        if (p->state == BLOCK) MF__TRY(end_message(p, err));
+    } else {
+        MF__TRY(finish_blocks(p, err));
     }
     if (!p->fresh && (p->state == ANSWER || p->state == REASONING))
         MF__TRY(emit(p, p->state == REASONING ? MF_EVENT_REASONING : MF_EVENT_TEXT, p->space.data, p->space.size));
     enter(p, harmony ? HEADER : ANSWER);
     return MF_OK;
 }
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 mf_status mf__answer_create(const mf__answer_setup *opt, mf_answer **out, mf_error *err) {
     mf_answer *p = *out = calloc(1, sizeof *p);
@@ -284,7 +494,7 @@ mf_status mf_answer_create(const mf_text *text, const mf_answer_options *opt, mf
     if (!out) return mf__fail(err, MF_E_INVALID, "mf_answer_create: out is NULL");
     *out = NULL;
     if (!text || !opt || !opt->fn || (opt->n_tools && !opt->tools) || opt->n_tools > MF__MAX_BYTES)
-        return mf__fail(err, MF_E_INVALID, "mf_answer_create: an argument is NULL");
+        return mf__fail(err, MF_E_INVALID, "mf_answer_create: an argument is NULL or too large");
     if (opt->tools && !(tools = json_loadb(opt->tools, opt->n_tools, JSON_ALLOW_NUL, &why)))
         return mf__fail(err, MF_E_FORMAT, "tools are not JSON: %s (column %d)", why.text, why.column);
     mf__answer_setup setup = {.notation = text->chat.notation,
@@ -305,6 +515,7 @@ void mf_answer_free(mf_answer *p) {
     if (!p) return;
     json_decref((json_t *)p->opt.tools);
     mf__strbuf_free(&p->held);
+    mf__strbuf_free(&p->again);
     mf__strbuf_free(&p->space);
     mf__strbuf_free(&p->block);
     mf__strbuf_free(&p->name);

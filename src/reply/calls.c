@@ -1,63 +1,44 @@
 /* Tool calls in the models' notations: see the goldens of their templates for what each looks like.
  *
- *   Qwen3         {"name": N, "arguments": {...}}
+ *   Qwen3         {"name": N, "arguments": {...}}, several, or a list of them
  *   Qwen3-Coder   <function=N>\n<parameter=K>\nV\n</parameter>\n</function>
  *   GLM           N\n<arg_key>K</arg_key>\n<arg_value>V</arg_value>
  *   MiniMax       <invoke name="N"><parameter name="K">V</parameter></invoke>
- *   DeepSeek      <|tool_call_begin|>N<|tool_sep|>{...}<|tool_call_end|>, V3 with
- * "function<|tool_sep|>N\n```json\n{...}\n```" Kimi
- * <|tool_call_begin|>functions.N:0<|tool_call_argument_begin|>{...}<|tool_call_end|> */
+ *   DeepSeek-V3.2 <|DSML|invoke name="N"><|DSML|parameter name="K" string="true">V</|DSML|parameter></|DSML|invoke>
+ *   DeepSeek      <|tool_call_begin|>N<|tool_sep|>{...}<|tool_call_end|>,
+ *                 V3 with function<|tool_sep|>N\n```json\n{...}\n```
+ *   Kimi          <|tool_call_begin|>functions.N:0<|tool_call_argument_begin|>{...}<|tool_call_end|>
+ *
+ * A value may contain the tag that closes it: it ends where something follows that can follow a value. */
 #include "reply/calls.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CALLS 256
+#include "reply/values.h"
 
-typedef struct span {
-    const char *s;
-    size_t n;
-} span;
+#define MAX_CALLS 256
+#define MAX_NAME 256
+
+typedef mf__span span;
+
+/* What the readers share. */
+typedef struct reading {
+    const json_t *tools;
+    mf__calls *calls;
+    mf__calls_verdict *verdict;
+    mf_error *err;
+} reading;
 
 void mf__calls_free(mf__calls *calls) {
     for (size_t i = 0; i < calls->n; i++) {
         mf__strbuf_free(&calls->calls[i].name);
         mf__strbuf_free(&calls->calls[i].arguments);
+        mf__strbuf_free(&calls->calls[i].id);
     }
     free(calls->calls);
     *calls = (mf__calls){0};
-}
-
-static bool is_space(char c) {
-    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
-
-static span trim(span s) {
-    while (s.n && is_space(s.s[0])) s.s++, s.n--;
-    while (s.n && is_space(s.s[s.n - 1])) s.n--;
-    return s;
-}
-
-/* One newline on each side, as the templates write them around values. */
-static span trim_lines(span s) {
-    if (s.n && s.s[0] == '\n') s.s++, s.n--;
-    if (s.n && s.s[s.n - 1] == '\n') s.n--;
-    return s;
-}
-
-/* Splits s at the first `mark`: *head before it, the rest behind it stays in s. False (s untouched) without it. */
-static bool cut(span *s, const char *mark, span *head) {
-    size_t n = strlen(mark);
-    const char *p = s->n >= n ? memmem(s->s, s->n, mark, n) : NULL;
-    if (!p) return false;
-    *head = (span){s->s, (size_t)(p - s->s)};
-    s->n -= head->n + n;
-    s->s = p + n;
-    return true;
-}
-
-static bool begins(span s, const char *mark) {
-    return s.n >= strlen(mark) && memcmp(s.s, mark, strlen(mark)) == 0;
 }
 
 static mf_status add_call(mf__calls *calls, span name, mf__call **out, mf_error *err) {
@@ -67,237 +48,359 @@ static mf_status add_call(mf__calls *calls, span name, mf__call **out, mf_error 
     if (!more) return mf__fail(err, MF_E_NOMEM, "no memory for a tool call");
     calls->calls = more;
     *out = &calls->calls[calls->n++];
-    **out = (mf__call){{0}, {0}};
+    **out = (mf__call){{0}, {0}, {0}};
     return mf__strbuf_append(&(*out)->name, name.s, name.n, err);
+}
+
+static mf_status is_none(reading *r) {
+    *r->verdict = MF__CALLS_NONE;
+    return MF_OK;
+}
+
+static mf_status is_open(reading *r) {
+    *r->verdict = MF__CALLS_OPEN;
+    return MF_OK;
+}
+
+static bool is_name(span s) {
+    if (!s.n || s.n > MAX_NAME) return false;
+    for (size_t i = 0; i < s.n; i++)
+        if ((unsigned char)s.s[i] <= ' ' || strchr("<>{}\"", s.s[i])) return false;
+    return true;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------ */
 
-static json_t *parse_any(span s) {
-    return json_loadb(s.s, s.n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+/* Arguments as models write them: an object, nothing, null, or the text of an object as a string. */
+static mf_status put_arguments(mf__call *call, span a, bool *good, mf_error *err) {
+    *good = true;
+    if (!a.n || mf__span_is(a, "null")) return mf__strbuf_append(&call->arguments, "{}", 2, err);
+    if (a.s[0] == '{') return mf__strbuf_append(&call->arguments, a.s, a.n, err);
+    if (a.s[0] != '"') return *good = false, MF_OK;
+    MF__TRY(mf__json_unquote(&call->arguments, a, err));
+    span inner = mf__span_trim((span){call->arguments.data, call->arguments.size});
+    if (!inner.n) return mf__strbuf_append(&call->arguments, "{}", 2, err);
+    *good = inner.s[0] == '{' && mf__json_is_value(inner);
+    return MF_OK;
 }
 
-/* The length of the JSON value at s, which is known to be valid JSON. */
-static size_t value_length(span s) {
-    size_t depth = 0;
-    for (size_t i = 0; i < s.n; i++) {
-        char c = s.s[i];
-        if (c == '"') {
-            for (i++; i < s.n && s.s[i] != '"'; i++) i += s.s[i] == '\\';
-            if (depth == 0) return i + 1;
-        } else if (c == '{' || c == '[') {
-            depth++;
-        } else if (c == '}' || c == ']') {
-            if (depth == 0) return i;
-            if (--depth == 0) return i + 1;
-        } else if (depth == 0 && (c == ',' || is_space(c))) {
-            return i;
-        }
+mf_status mf__calls_add(mf__calls *calls, span name, span arguments, mf__calls_verdict *verdict, mf_error *err) {
+    mf__call *call;
+    bool good;
+    span n = mf__span_trim(name), a = mf__span_trim(arguments);
+    *verdict = MF__CALLS_NONE;
+    if (!is_name(n) || (a.n && !mf__json_is_value(a))) return MF_OK;
+    MF__TRY(add_call(calls, n, &call, err));
+    MF__TRY(put_arguments(call, a, &good, err));
+    if (good) *verdict = MF__CALLS_READ;
+    return MF_OK;
+}
+
+/* {"name", "arguments"}, or the same in "function". */
+static mf_status read_call_object(reading *r, span object) {
+    span name, args = {"", 0}, inner, id;
+    mf__strbuf text = {0};
+    if (!mf__span_begins(object, "{")) return is_none(r);
+    if (!mf__json_member(object, "name", &name) && mf__json_member(object, "function", &inner) && inner.s[0] == '{')
+        object = inner;
+    if (!mf__json_member(object, "name", &name) || name.s[0] != '"') return is_none(r);
+    if (!mf__json_member(object, "arguments", &args)) mf__json_member(object, "parameters", &args);
+    mf_status st = mf__json_unquote(&text, name, r->err);
+    if (st == MF_OK) st = mf__calls_add(r->calls, (span){text.data, text.size}, args, r->verdict, r->err);
+    if (st == MF_OK && *r->verdict == MF__CALLS_READ && mf__json_member(object, "id", &id) && id.s[0] == '"')
+        st = mf__json_unquote(&r->calls->calls[r->calls->n - 1].id, id, r->err);
+    mf__strbuf_free(&text);
+    return st;
+}
+
+static mf_status read_call_list(reading *r, span list) {
+    size_t n;
+    bool in_string;
+    mf__span_skip(&list, 1);
+    for (list = mf__span_trim(list); list.n && list.s[0] != ']'; list = mf__span_trim(list)) {
+        if (mf__json_scan(list, &n, &in_string) != MF__JSON_WHOLE) return is_none(r);
+        MF__TRY(read_call_object(r, (span){list.s, n}));
+        if (*r->verdict != MF__CALLS_READ) return MF_OK;
+        mf__span_skip(&list, n);
+        list = mf__span_trim(list);
+        if (mf__span_begins(list, ",")) mf__span_skip(&list, 1);
     }
-    return s.n;
+    return MF_OK;
 }
 
-/* The text of a member's value, as the model wrote it: numbers keep their digits. object is valid JSON. */
-static bool member(span object, const char *key, span *out) {
-    size_t n_key = strlen(key);
-    span s = trim(object);
-    if (!begins(s, "{")) return false;
-    s.s++, s.n--;
-    for (s = trim(s); s.n && s.s[0] == '"'; s = trim(s)) {
-        size_t n = value_length(s);
-        bool same = n == n_key + 2 && memcmp(s.s + 1, key, n_key) == 0;
-        s = trim((span){s.s + n, s.n - n});
-        if (!begins(s, ":")) return false;
-        s = trim((span){s.s + 1, s.n - 1});
-        n = value_length(s);
-        if (same) return *out = (span){s.s, n}, true;
-        s = trim((span){s.s + n, s.n - n});
-        if (!begins(s, ",")) return false;
-        s.s++, s.n--;
+/* Objects and lists of them, one behind the other, perhaps with commas in between. */
+static mf_status read_json(reading *r, span s) {
+    size_t n;
+    bool in_string;
+    for (; s.n; s = mf__span_trim(s)) {
+        mf__json_verdict v = mf__json_scan(s, &n, &in_string);
+        if (v != MF__JSON_WHOLE) return v == MF__JSON_CUT && in_string ? is_open(r) : is_none(r);
+        MF__TRY(s.s[0] == '[' ? read_call_list(r, (span){s.s, n}) : read_call_object(r, (span){s.s, n}));
+        if (*r->verdict != MF__CALLS_READ) return MF_OK;
+        mf__span_skip(&s, n);
+        s = mf__span_trim(s);
+        if (mf__span_begins(s, ",")) mf__span_skip(&s, 1);
+    }
+    return MF_OK;
+}
+
+/* ---- values in tags ---------------------------------------------------------------------------------------------- */
+
+static mf_status begin_argument(reading *r, mf__call *call, span key) {
+    bool first = call->arguments.size <= 1;
+    MF__TRY(mf__strbuf_append(&call->arguments, ", ", first ? 0 : 2, r->err));
+    MF__TRY(mf__json_quote(&call->arguments, key, r->err));
+    return mf__strbuf_append(&call->arguments, ": ", 2, r->err);
+}
+
+static mf_status put_argument(reading *r, mf__call *call, span key, span value) {
+    const json_t *tool = mf__tool_find(r->tools, (span){call->name.data, call->name.size});
+    MF__TRY(begin_argument(r, call, key));
+    return mf__value_put(&call->arguments, tool, key, value, r->err);
+}
+
+/* The value at the beginning of *s, up to a `close` that one of `next` (or the end) follows. */
+static bool cut_value(span *s, const char *close, const char *const next[], span *value) {
+    span rest = *s, head;
+    while (mf__span_cut(&rest, close, &head)) {
+        span after = mf__span_trim(rest);
+        bool ends = !after.n;
+        for (int i = 0; next[i] && !ends; i++) ends = mf__span_begins(after, next[i]);
+        if (!ends) continue;
+        *value = (span){s->s, (size_t)(head.s + head.n - s->s)};
+        *s = after;
+        return true;
     }
     return false;
 }
 
-mf_status mf__calls_add(mf__calls *calls, const char *name, size_t n_name, const char *args, size_t n_args,
-                        bool *readable, mf_error *err) {
-    span n = trim((span){name, n_name}), a = trim((span){args, n_args});
-    if (a.n == 0) a = (span){"{}", 2};
-    json_t *value = parse_any(a);
-    *readable = n.n > 0 && (json_is_object(value) || json_is_string(value));
-    mf_status status = MF_OK;
-    if (*readable) {
-        mf__call *call;
-        status = add_call(calls, n, &call, err);
-        /* Arguments written as a string are the text of the object. */
-        if (status == MF_OK && json_is_string(value))
-            status = mf__strbuf_append(&call->arguments, json_string_value(value), json_string_length(value), err);
-        else if (status == MF_OK)
-            status = mf__strbuf_append(&call->arguments, a.s, a.n, err);
-    }
-    json_decref(value);
-    return status;
+/* One newline on each side, as the templates write them around values. */
+static span trim_lines(span s) {
+    if (s.n && s.s[0] == '\n') s.s++, s.n--;
+    if (s.n && s.s[s.n - 1] == '\n') s.n--;
+    return s;
 }
 
-static mf_status read_json(span block, mf__calls *calls, bool *readable, mf_error *err) {
-    json_t *object = parse_any(block);
-    const char *name = json_string_value(json_object_get(object, "name"));
-    span args = {"{}", 2};
-    *readable = name && *name;
-    if (*readable && !member(block, "arguments", &args)) member(block, "parameters", &args);
-    mf_status status = *readable ? mf__calls_add(calls, name, strlen(name), args.s, args.n, readable, err) : MF_OK;
-    json_decref(object);
-    return status;
-}
-
-/* ---- values without quotes --------------------------------------------------------------------------------------- */
-
-/* The type that the request's tools give a parameter; NULL: not said. */
-static const char *declared_type(const json_t *tools, span name, span key) {
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *f = json_array_get(tools, i), *inner = json_object_get(f, "function"), *p;
-        if (inner) f = inner;
-        const char *fname = json_string_value(json_object_get(f, "name"));
-        if (!fname || strlen(fname) != name.n || memcmp(fname, name.s, name.n) != 0) continue;
-        p = json_object_get(json_object_get(f, "parameters"), "properties");
-        const json_t *type = json_object_get(json_object_getn(p, key.s, key.n), "type");
-        if (json_is_array(type)) { /* a choice: a string only if nothing else is possible */
-            for (size_t k = 0; k < json_array_size(type); k++) {
-                const char *t = json_string_value(json_array_get(type, k));
-                if (t && strcmp(t, "string") != 0) return "any";
-            }
-            return "string";
+/* <function=N> ... </function>, several in a row. */
+static mf_status read_functions(reading *r, span s) {
+    static const char *const next[] = {"<parameter=", "</function>", NULL};
+    span name, key, value;
+    mf__call *call;
+    *r->verdict = MF__CALLS_NONE;
+    while (mf__span_begins(s, "<function=")) {
+        *r->verdict = MF__CALLS_NONE;
+        mf__span_skip(&s, strlen("<function="));
+        if (!mf__span_cut(&s, ">", &name) || !is_name(mf__span_trim(name))) return MF_OK;
+        MF__TRY(add_call(r->calls, mf__span_trim(name), &call, r->err));
+        MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, r->err));
+        for (s = mf__span_trim(s); mf__span_begins(s, "<parameter=");) {
+            mf__span_skip(&s, strlen("<parameter="));
+            if (!mf__span_cut(&s, ">", &key)) return MF_OK;
+            if (!cut_value(&s, "</parameter>", next, &value)) return is_open(r);
+            MF__TRY(put_argument(r, call, mf__span_trim(key), trim_lines(value)));
         }
-        return json_string_value(type);
+        MF__TRY(mf__strbuf_append(&call->arguments, "}", 1, r->err));
+        if (mf__span_begins(s, "</function>"))
+            mf__span_skip(&s, strlen("</function>"));
+        else if (s.n)
+            return MF_OK;
+        s = mf__span_trim(s);
+        *r->verdict = MF__CALLS_READ;
     }
-    return NULL;
+    return s.n ? is_none(r) : MF_OK;
 }
 
-static mf_status put_string(mf__strbuf *out, span s, mf_error *err) {
-    json_t *string = json_stringn(s.s, s.n);
-    char *text = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
-    json_decref(string);
-    if (!text)
-        return mf__fail(err, MF_E_INVALID, "a tool call's text is not valid UTF-8, or there is no memory for it");
-    mf_status status = mf__strbuf_append(out, text, strlen(text), err);
-    free(text);
-    return status;
-}
-
-/* A bare value as JSON: a string unless the tool's types, or without them the value's look, say otherwise. */
-static mf_status put_value(mf__strbuf *out, const char *type, span raw, mf_error *err) {
-    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
-    span s = trim(raw);
-    if (type && strcmp(type, "string") == 0) return put_string(out, raw, err);
-    for (size_t i = 0; i < MF__COUNT(words); i++)
-        if (s.n == strlen(words[i][0]) && memcmp(s.s, words[i][0], s.n) == 0)
-            return mf__strbuf_append(out, words[i][1], strlen(words[i][1]), err);
-    json_t *value = s.n ? parse_any(s) : NULL;
-    bool bare = value && !json_is_string(value);
-    json_decref(value);
-    return bare ? mf__strbuf_append(out, s.s, s.n, err) : put_string(out, raw, err);
-}
-
-static mf_status put_argument(mf__call *call, const json_t *tools, span key, span value, mf_error *err) {
-    span name = {call->name.data, call->name.size};
-    MF__TRY(mf__strbuf_append(&call->arguments, call->arguments.size > 1 ? ", " : "", call->arguments.size > 1 ? 2 : 0,
-                              err));
-    MF__TRY(put_string(&call->arguments, key, err));
-    MF__TRY(mf__strbuf_append(&call->arguments, ": ", 2, err));
-    return put_value(&call->arguments, declared_type(tools, name, key), value, err);
-}
-
-/* <function=N> ... </function>, or <invoke name="N"> ... </invoke>; several in a row. */
-static mf_status read_functions(span s, const json_t *tools, bool invoke, mf__calls *calls, bool *readable,
-                                mf_error *err) {
-    span name, body, key, value, rest;
-    while (cut(&s, invoke ? "<invoke name=\"" : "<function=", &rest)) {
-        *readable = false;
-        if (!cut(&s, invoke ? "\">" : ">", &name) || trim(name).n == 0) return MF_OK;
-        if (!cut(&s, invoke ? "</invoke>" : "</function>", &body)) body = s, s.n = 0;
-        mf__call *call;
-        MF__TRY(add_call(calls, trim(name), &call, err));
-        MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, err));
-        while (cut(&body, invoke ? "<parameter name=\"" : "<parameter=", &rest)) {
-            if (!cut(&body, invoke ? "\">" : ">", &key) || !cut(&body, "</parameter>", &value)) return MF_OK;
-            MF__TRY(put_argument(call, tools, trim(key), invoke ? value : trim_lines(value), err));
-        }
-        MF__TRY(mf__strbuf_append(&call->arguments, "}", 1, err));
-        *readable = true;
-    }
-    return MF_OK;
-}
-
-static mf_status read_glm(span s, const json_t *tools, mf__calls *calls, bool *readable, mf_error *err) {
+static mf_status read_glm(reading *r, span s) {
+    static const char *const next[] = {"<arg_key>", NULL};
     span name = s, key, value, rest;
     const char *p = s.n ? memmem(s.s, s.n, "<arg_key>", 9) : NULL;
-    if (p) name.n = (size_t)(p - s.s);
-    name = trim(name);
-    if (name.n == 0 || memchr(name.s, '\n', name.n) || memchr(name.s, '<', name.n) || memchr(name.s, '{', name.n))
-        return MF_OK;
     mf__call *call;
-    MF__TRY(add_call(calls, name, &call, err));
-    MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, err));
-    while (cut(&s, "<arg_key>", &rest)) {
-        if (!cut(&s, "</arg_key>", &key) || !cut(&s, "<arg_value>", &rest) || !cut(&s, "</arg_value>", &value))
-            return MF_OK;
-        MF__TRY(put_argument(call, tools, trim(key), value, err));
+    if (p) name.n = (size_t)(p - s.s);
+    mf__span_skip(&s, name.n);
+    name = mf__span_trim(name);
+    if (!is_name(name)) return is_none(r);
+    MF__TRY(add_call(r->calls, name, &call, r->err));
+    MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, r->err));
+    while (mf__span_begins(s, "<arg_key>")) {
+        mf__span_skip(&s, strlen("<arg_key>"));
+        if (!mf__span_cut(&s, "</arg_key>", &key) || !mf__span_cut(&s, "<arg_value>", &rest) || mf__span_trim(rest).n)
+            return is_none(r);
+        if (!cut_value(&s, "</arg_value>", next, &value)) return is_open(r);
+        MF__TRY(put_argument(r, call, mf__span_trim(key), value));
     }
-    *readable = true;
-    return mf__strbuf_append(&call->arguments, "}", 1, err);
+    if (s.n) return is_none(r);
+    return mf__strbuf_append(&call->arguments, "}", 1, r->err);
+}
+
+/* <invoke name="N"> ... </invoke>, several in a row: MiniMax, and with DSML in the tags DeepSeek. */
+typedef struct invoke_tags {
+    const char *open, *close, *parameter, *parameter_end;
+} invoke_tags;
+
+static const invoke_tags minimax_tags = {"<invoke name=\"", "</invoke>", "<parameter name=\"", "</parameter>"};
+static const invoke_tags dsml_tags = {"<｜DSML｜invoke name=\"", "</｜DSML｜invoke>", "<｜DSML｜parameter name=\"",
+                                      "</｜DSML｜parameter>"};
+
+static mf_status read_parameter(reading *r, const invoke_tags *t, mf__call *call, span *s, bool *good) {
+    const char *const next[] = {t->parameter, t->close, NULL};
+    span key, attributes, value;
+    *good = false;
+    mf__span_skip(s, strlen(t->parameter));
+    if (!mf__span_cut(s, "\"", &key) || !mf__span_cut(s, ">", &attributes)) return is_none(r);
+    if (!cut_value(s, t->parameter_end, next, &value)) return is_open(r);
+    *good = true;
+    attributes = mf__span_trim(attributes);
+    if (mf__span_is(attributes, "string=\"true\"")) {
+        MF__TRY(begin_argument(r, call, key));
+        return mf__json_quote(&call->arguments, value, r->err);
+    }
+    if (mf__span_is(attributes, "string=\"false\"") && mf__json_is_value(value)) {
+        value = mf__span_trim(value);
+        MF__TRY(begin_argument(r, call, key));
+        return mf__strbuf_append(&call->arguments, value.s, value.n, r->err);
+    }
+    return put_argument(r, call, key, value);
+}
+
+static mf_status read_invokes(reading *r, const invoke_tags *t, span s) {
+    span name, rest;
+    mf__call *call;
+    bool good;
+    *r->verdict = MF__CALLS_NONE;
+    while (mf__span_begins(s, t->open)) {
+        *r->verdict = MF__CALLS_NONE;
+        mf__span_skip(&s, strlen(t->open));
+        if (!mf__span_cut(&s, "\"", &name) || !is_name(name) || !mf__span_cut(&s, ">", &rest)) return MF_OK;
+        MF__TRY(add_call(r->calls, name, &call, r->err));
+        MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, r->err));
+        for (s = mf__span_trim(s); mf__span_begins(s, t->parameter);) {
+            MF__TRY(read_parameter(r, t, call, &s, &good));
+            if (!good) return MF_OK;
+        }
+        MF__TRY(mf__strbuf_append(&call->arguments, "}", 1, r->err));
+        if (mf__span_begins(s, t->close))
+            mf__span_skip(&s, strlen(t->close));
+        else if (s.n)
+            return MF_OK;
+        s = mf__span_trim(s);
+        *r->verdict = MF__CALLS_READ;
+    }
+    return s.n ? is_none(r) : MF_OK;
 }
 
 /* ---- calls between special tokens ------------------------------------------------------------------------------ */
 
-static mf_status read_deepseek(span s, mf__calls *calls, bool *readable, mf_error *err) {
-    span one, name, rest, fence;
-    while (cut(&s, "<｜tool▁call▁begin｜>", &rest)) {
-        if (!cut(&s, "<｜tool▁call▁end｜>", &one)) one = s, s.n = 0;
-        *readable = false;
-        if (!cut(&one, "<｜tool▁sep｜>", &name)) return MF_OK;
-        if (cut(&one, "\n```json", &rest)) { /* V3: the type came first, the name second */
-            name = rest;
-            if (cut(&one, "```", &fence)) one = fence;
-        }
-        MF__TRY(mf__calls_add(calls, name.s, name.n, one.s, one.n, readable, err));
-        if (!*readable) return MF_OK;
-    }
-    return MF_OK;
+/* The JSON object that *s begins with; nothing counts as {}. */
+static bool take_object(reading *r, span *s, span *object) {
+    size_t n = 0;
+    bool in_string;
+    *s = mf__span_trim(*s);
+    mf__json_verdict v = mf__json_scan(*s, &n, &in_string);
+    *r->verdict = v == MF__JSON_CUT && in_string ? MF__CALLS_OPEN : MF__CALLS_NONE;
+    if (v != MF__JSON_WHOLE && s->n && s->s[0] != '<' && s->s[0] != '`') return false;
+    *object = (span){s->s, v == MF__JSON_WHOLE ? n : 0};
+    mf__span_skip(s, object->n);
+    *s = mf__span_trim(*s);
+    return true;
 }
 
-static mf_status read_kimi(span s, mf__calls *calls, bool *readable, mf_error *err) {
-    span one, name, rest;
-    while (cut(&s, "<|tool_call_begin|>", &rest)) {
-        if (!cut(&s, "<|tool_call_end|>", &one)) one = s, s.n = 0;
-        *readable = false;
-        if (!cut(&one, "<|tool_call_argument_begin|>", &name)) return MF_OK;
-        name = trim(name);
-        if (begins(name, "functions.")) name.s += 10, name.n -= 10;
+static void skip_if(span *s, const char *mark) {
+    if (mf__span_begins(*s, mark)) mf__span_skip(s, strlen(mark));
+    *s = mf__span_trim(*s);
+}
+
+static mf_status read_deepseek(reading *r, span s) {
+    static const char begin[] = "<｜tool▁call▁begin｜>", sep[] = "<｜tool▁sep｜>", fence[] = "\n```json";
+    span name, args;
+    *r->verdict = MF__CALLS_NONE;
+    while (mf__span_begins(s, begin)) {
+        mf__span_skip(&s, sizeof begin - 1);
+        if (!mf__span_cut(&s, sep, &name)) return is_none(r);
+        const char *line = memchr(s.s, '\n', s.n);
+        if (line && mf__span_begins((span){line, (size_t)(s.s + s.n - line)}, fence)) { /* V3: the name comes second */
+            name = (span){s.s, (size_t)(line - s.s)};
+            mf__span_skip(&s, name.n + sizeof fence - 1);
+        }
+        if (!take_object(r, &s, &args)) return MF_OK;
+        MF__TRY(mf__calls_add(r->calls, name, args, r->verdict, r->err));
+        if (*r->verdict != MF__CALLS_READ) return MF_OK;
+        skip_if(&s, "```");
+        skip_if(&s, "<｜tool▁call▁end｜>");
+    }
+    return s.n ? is_none(r) : MF_OK;
+}
+
+static mf_status read_kimi(reading *r, span s) {
+    static const char begin[] = "<|tool_call_begin|>";
+    span id, name, args;
+    *r->verdict = MF__CALLS_NONE;
+    while (mf__span_begins(s, begin)) {
+        mf__span_skip(&s, sizeof begin - 1);
+        if (!mf__span_cut(&s, "<|tool_call_argument_begin|>", &id)) return is_none(r);
+        name = id = mf__span_trim(id);
+        if (mf__span_begins(name, "functions.")) mf__span_skip(&name, strlen("functions."));
         const char *colon = name.n ? memrchr(name.s, ':', name.n) : NULL;
         if (colon) name.n = (size_t)(colon - name.s);
-        MF__TRY(mf__calls_add(calls, name.s, name.n, one.s, one.n, readable, err));
-        if (!*readable) return MF_OK;
+        if (!take_object(r, &s, &args)) return MF_OK;
+        MF__TRY(mf__calls_add(r->calls, name, args, r->verdict, r->err));
+        if (*r->verdict != MF__CALLS_READ) return MF_OK;
+        MF__TRY(mf__strbuf_append(&r->calls->calls[r->calls->n - 1].id, id.s, id.n, r->err));
+        skip_if(&s, "<|tool_call_end|>");
     }
-    return MF_OK;
+    return s.n ? is_none(r) : MF_OK;
 }
 
-mf_status mf__calls_read(mf__notation notation, const json_t *tools, const char *block, size_t n, mf__calls *out,
-                         bool *readable, mf_error *err) {
-    span s = trim((span){block, n});
-    mf_status status = MF_OK;
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+mf_status mf__calls_read(mf__notation notation, const json_t *tools, span block, mf__calls *out,
+                         mf__calls_verdict *verdict, mf_error *err) {
+    span s = mf__span_trim(block);
+    reading r = {tools, out, verdict, err};
+    mf_status st = MF_OK;
     *out = (mf__calls){0};
-    *readable = false;
+    *verdict = s.n ? MF__CALLS_READ : MF__CALLS_NONE;
     if (notation == MF__NOTATION_DEEPSEEK)
-        status = read_deepseek(s, out, readable, err);
+        st = read_deepseek(&r, s);
     else if (notation == MF__NOTATION_KIMI)
-        status = read_kimi(s, out, readable, err);
+        st = read_kimi(&r, s);
     else if (notation == MF__NOTATION_MINIMAX)
-        status = read_functions(s, tools, true, out, readable, err);
-    else if (begins(s, "{"))
-        status = read_json(s, out, readable, err);
-    else if (begins(s, "<function="))
-        status = read_functions(s, tools, false, out, readable, err);
-    else
-        status = read_glm(s, tools, out, readable, err);
-    if (status != MF_OK || !*readable) mf__calls_free(out);
-    return status;
+        st = read_invokes(&r, &minimax_tags, s);
+    else if (notation == MF__NOTATION_DSML)
+        st = read_invokes(&r, &dsml_tags, s);
+    else if (mf__span_begins(s, "{") || mf__span_begins(s, "["))
+        st = read_json(&r, s);
+    else if (mf__span_begins(s, "<function="))
+        st = read_functions(&r, s);
+    else if (s.n)
+        st = read_glm(&r, s);
+    if (*verdict == MF__CALLS_READ && !out->n) *verdict = MF__CALLS_NONE;
+    if (st != MF_OK || *verdict != MF__CALLS_READ) mf__calls_free(out);
+    return st;
+}
+
+/* s is a beginning of mark, or begins with it. */
+static bool agrees(span s, const char *mark) {
+    size_t n = strlen(mark);
+    return !memcmp(s.s, mark, s.n < n ? s.n : n);
+}
+
+/* A GLM call: a name, then white space, then the first key. */
+static bool may_be_glm(span s) {
+    size_t n = 0;
+    while (n < s.n && (isalnum((unsigned char)s.s[n]) || strchr("_-.:/", s.s[n]))) n++;
+    span after = {s.s + n, s.n - n};
+    while (after.n && mf__is_space(after.s[0])) mf__span_skip(&after, 1);
+    return n > 0 && n <= MAX_NAME && (!after.n || agrees(after, "<arg_key>"));
+}
+
+bool mf__calls_may_be(mf__notation notation, span s) {
+    while (s.n && mf__is_space(s.s[0])) mf__span_skip(&s, 1);
+    if (!s.n) return true;
+    switch (notation) {
+    case MF__NOTATION_DEEPSEEK: return agrees(s, "<｜tool▁call▁begin｜>");
+    case MF__NOTATION_KIMI: return agrees(s, "<|tool_call_begin|>");
+    case MF__NOTATION_MINIMAX: return agrees(s, minimax_tags.open);
+    case MF__NOTATION_DSML: return agrees(s, dsml_tags.open);
+    default: return s.s[0] == '{' || s.s[0] == '[' || agrees(s, "<function=") || may_be_glm(s);
+    }
 }

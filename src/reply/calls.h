@@ -2,10 +2,12 @@
 #ifndef MF_REPLY_CALLS_H
 #define MF_REPLY_CALLS_H
 
+#include "reply/span.h"
 #include "text/chat.h"
 
 typedef struct mf__call {
     mf__strbuf name, arguments; /* arguments: a JSON object */
+    mf__strbuf id;              /* what the model calls it; empty: nothing */
 } mf__call;
 
 typedef struct mf__calls {
@@ -15,13 +17,20 @@ typedef struct mf__calls {
 
 void mf__calls_free(mf__calls *calls);
 
-/* Reads every call of a block (what lies between its outer markers). *readable is false, with no calls, when the block
- * is not of the notation. */
-mf_status mf__calls_read(mf__notation notation, const json_t *tools, const char *block, size_t n, mf__calls *out,
-                         bool *readable, mf_error *err);
+typedef enum mf__calls_verdict {
+    MF__CALLS_READ, /* these are the calls */
+    MF__CALLS_OPEN, /* the block ends inside a value: a closing marker there is a part of it */
+    MF__CALLS_NONE  /* not of the notation */
+} mf__calls_verdict;
+
+/* Reads every call of a block (what lies between its outer markers). There are calls only with MF__CALLS_READ. */
+mf_status mf__calls_read(mf__notation notation, const json_t *tools, mf__span block, mf__calls *out,
+                         mf__calls_verdict *verdict, mf_error *err);
+
+/* Whether a block that begins like this can still become one that is read. */
+bool mf__calls_may_be(mf__notation notation, mf__span beginning);
 
 /* One call whose arguments are JSON as they stand. */
-mf_status mf__calls_add(mf__calls *calls, const char *name, size_t n_name, const char *args, size_t n_args,
-                        bool *readable, mf_error *err);
+mf_status mf__calls_add(mf__calls *calls, mf__span name, mf__span arguments, mf__calls_verdict *verdict, mf_error *err);
 
 #endif

@@ -17,6 +17,8 @@ mf__notation mf__notation_detect(const char *source) {
         const char *word;
         mf__notation notation;
     } words[] = {{"<|channel|>", MF__NOTATION_HARMONY},
+                 {"]<]minimax[>[", MF__NOTATION_PLAIN}, /* MiniMax-M3, which is none of ours */
+                 {"｜DSML｜", MF__NOTATION_DSML},
                  {"tool▁calls▁begin", MF__NOTATION_DEEPSEEK},
                  {"<|tool_calls_section_begin|>", MF__NOTATION_KIMI},
                  {"<minimax:tool_call>", MF__NOTATION_MINIMAX},

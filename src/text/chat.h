@@ -15,6 +15,7 @@ typedef enum mf__notation {
     MF__NOTATION_DEEPSEEK, /* <|tool_calls_begin|> and kin, V3 and V3.1 */
     MF__NOTATION_KIMI,     /* <|tool_calls_section_begin|> */
     MF__NOTATION_MINIMAX,  /* <minimax:tool_call> with <invoke name=..> */
+    MF__NOTATION_DSML,     /* <|DSML|function_calls> or <|DSML|tool_calls>: DeepSeek-V3.2 and V4 */
     MF__NOTATION_HARMONY,  /* gpt-oss: <|channel|>analysis<|message|> */
     MF__NOTATIONS
 } mf__notation;

@@ -33,10 +33,10 @@ static mf_status take(void *user, const mf_event *e) {
 static bool opens_reasoning(const mf__chat *chat, const json_t *request) {
     mf__strbuf out = {0};
     mf_error err;
-    json_t *r = json_pack("{s:[{s:s, s:s}], s:O, s:b, s:{s:O, s:O}}", "messages", "role", "user", "content", "Hi",
-                          "tools", json_object_get(request, "tools"), "add_generation_prompt", 1, "extra",
-                          "enable_thinking", json_object_get(request, "thinking"), "thinking",
-                          json_object_get(request, "thinking"));
+    json_t *r =
+        json_pack("{s:[{s:s, s:s}], s:O, s:b, s:{s:O, s:O}}", "messages", "role", "user", "content", "Hi", "tools",
+                  json_object_get(request, "tools"), "add_generation_prompt", 1, "extra", "enable_thinking",
+                  json_object_get(request, "thinking"), "thinking", json_object_get(request, "thinking"));
     bool opens = mf__chat_render(chat, r, &out, &err) == MF_OK && mf__text_opens_reasoning(out.data, out.size);
     mf__strbuf_free(&out);
     json_decref(r);
@@ -44,7 +44,7 @@ static bool opens_reasoning(const mf__chat *chat, const json_t *request) {
 }
 
 static void answer(const json_t *request) {
-    static const char *const names[] = {"plain", "tags", "deepseek", "kimi", "minimax", "harmony", "dsml"};
+    static const char *const names[] = {"plain", "tags", "deepseek", "kimi", "minimax", "dsml", "harmony"};
     mf__chat chat;
     mf_error err;
     mf_answer *a;
@@ -63,10 +63,9 @@ static void answer(const json_t *request) {
         mf_answer_push(a, json_string_value(text), json_string_length(text), &err) != MF_OK ||
         mf_answer_finish(a, &err) != MF_OK)
         fprintf(stderr, "%s\n", err.text);
-    json_t *out =
-        json_pack("{s:s%, s:s%, s:o, s:s}", "content", p.content.data ? p.content.data : "", p.content.size,
-                  "reasoning", p.reasoning.data ? p.reasoning.data : "", p.reasoning.size, "calls", p.calls, "notation",
-                  (size_t)chat.notation < MF__COUNT(names) ? names[chat.notation] : "?");
+    json_t *out = json_pack("{s:s%, s:s%, s:o, s:s}", "content", p.content.data ? p.content.data : "", p.content.size,
+                            "reasoning", p.reasoning.data ? p.reasoning.data : "", p.reasoning.size, "calls", p.calls,
+                            "notation", (size_t)chat.notation < MF__COUNT(names) ? names[chat.notation] : "?");
     char *line = json_dumps(out, JSON_COMPACT);
     puts(line ? line : "{}");
     free(line);

@@ -67,7 +67,8 @@ static void test_think(void **state) {
     expect(WITH(MF__NOTATION_PLAIN), "<think>never ends\n", "R[never ends\n]");
     expect(WITH(MF__NOTATION_PLAIN), "a <think", "T[a <think]");
     expect(WITH(MF__NOTATION_PLAIN), "", "");
-    expect((mf__answer_setup){.notation = MF__NOTATION_TAGS, .in_reasoning = true}, "well\n</think>\n\nok", "R[well]T[ok]");
+    expect((mf__answer_setup){.notation = MF__NOTATION_TAGS, .in_reasoning = true}, "well\n</think>\n\nok",
+           "R[well]T[ok]");
 }
 
 static void test_qwen3(void **state) {
@@ -85,8 +86,10 @@ static void test_qwen3(void **state) {
            "C[0 f {\"a\": 1}]T[done]");
     expect(WITH(MF__NOTATION_TAGS), "<tool_call>{\"name\": \"f\"}</tool_call>", "C[0 f {}]");
     /* What cannot be read stays text. */
-    expect(WITH(MF__NOTATION_TAGS), "x <tool_call>{\"name\": </tool_call> y", "T[x <tool_call>{\"name\": </tool_call> y]");
-    expect(WITH(MF__NOTATION_TAGS), "x <tool_call>{\"nam\": 1}</tool_call>", "T[x <tool_call>{\"nam\": 1}</tool_call>]");
+    expect(WITH(MF__NOTATION_TAGS), "x <tool_call>{\"name\": </tool_call> y",
+           "T[x <tool_call>{\"name\": </tool_call> y]");
+    expect(WITH(MF__NOTATION_TAGS), "x <tool_call>{\"nam\": 1}</tool_call>",
+           "T[x <tool_call>{\"nam\": 1}</tool_call>]");
     expect(WITH(MF__NOTATION_TAGS), "<tool_call>{\"name\": \"f\", \"arguments\": 5}</tool_call>",
            "T[<tool_call>{\"name\": \"f\", \"arguments\": 5}</tool_call>]");
     /* Cut off at the end: read if it is whole, shown if not. */
@@ -140,7 +143,8 @@ static void test_deepseek(void **state) {
            "1}\n```<｜tool▁call▁end｜>"
            "<｜tool▁calls▁end｜>",
            "C[0 get {\"a\": 1}]");
-    expect((mf__answer_setup){.notation = MF__NOTATION_DEEPSEEK, .in_reasoning = true}, "a</think>b ｜ <｜", "R[a]T[b ｜ <｜]");
+    expect((mf__answer_setup){.notation = MF__NOTATION_DEEPSEEK, .in_reasoning = true}, "a</think>b ｜ <｜",
+           "R[a]T[b ｜ <｜]");
 }
 
 static void test_kimi(void **state) {
@@ -176,8 +180,149 @@ static void test_harmony(void **state) {
            "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant<|channel|>final"
            "<|message|>cut off",
            "T[I will look.cut off]");
-    expect(WITH(MF__NOTATION_HARMONY), "<|channel|>commentary to=functions.f<|message|>not json<|call|>", "T[not json]");
+    expect(WITH(MF__NOTATION_HARMONY), "<|channel|>commentary to=functions.f<|message|>not json<|call|>",
+           "T[not json]");
     expect(WITH(MF__NOTATION_HARMONY), "no header at all", "T[no header at all]");
+}
+
+static void test_thinking_begins_at_the_beginning(void **state) {
+    (void)state;
+    expect(WITH(MF__NOTATION_TAGS), "Use <think>tags</think> so", "T[Use <think>tags</think> so]");
+    expect(WITH(MF__NOTATION_TAGS), "<think>a</think>b<think>c</think>", "R[a]T[b<think>c</think>]");
+    expect((mf__answer_setup){.notation = MF__NOTATION_TAGS, .in_reasoning = true}, "a</think><think>b",
+           "R[a]T[<think>b]");
+}
+
+/* A call inside reasoning is one where the reasoning is never closed. */
+static void test_calls_inside_reasoning(void **state) {
+    (void)state;
+    mf__answer_setup in = {.notation = MF__NOTATION_TAGS, .in_reasoning = true};
+    expect(in, "I look.\n<tool_call>{\"name\": \"f\"}</tool_call>", "R[I look.]C[0 f {}]");
+    expect(in, "x <tool_call>{\"name\": \"f\"}</tool_call> <tool_call>{\"name\": \"g\"}</tool_call>\n",
+           "R[x]C[0 f {}]C[1 g {}]");
+    expect(in, "x <tool_call>{\"name\": \"f\"}</tool_call> hm</think>y<tool_call>{\"name\": \"g\"}</tool_call>",
+           "R[x <tool_call>{\"name\": \"f\"}</tool_call> hm]T[y]C[0 g {}]");
+    expect(in, "a <tool_call> is a tag</think>b", "R[a <tool_call> is a tag]T[b]");
+    expect(in, "a <tool_call>{\"name\": \"f\"</think>b", "R[a <tool_call>{\"name\": \"f\"]T[b]");
+    expect((mf__answer_setup){.notation = MF__NOTATION_KIMI},
+           "<think>two<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}"
+           "<|tool_call_end|><|tool_calls_section_end|>",
+           "R[two]C[0 f {}]");
+}
+
+static void test_closing_tags_inside_values(void **state) {
+    (void)state;
+    expect(WITH(MF__NOTATION_TAGS),
+           "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"</tool_call>\"}}</tool_call>!",
+           "C[0 f {\"a\": \"</tool_call>\"}]T[!]");
+    expect(WITH(MF__NOTATION_TAGS),
+           "<tool_call><function=f><parameter=a>\na </parameter> b </tool_call> x\n</parameter></function></tool_call>",
+           "C[0 f {\"a\": \"a </parameter> b </tool_call> x\"}]");
+    expect(WITH(MF__NOTATION_TAGS), "<tool_call>f<arg_key>a</arg_key><arg_value>x</tool_call>?</arg_value></tool_call>",
+           "C[0 f {\"a\": \"x</tool_call>?\"}]");
+    expect(WITH(MF__NOTATION_KIMI),
+           "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+           "{\"a\": \"<|tool_call_end|><|tool_calls_section_end|>\"}<|tool_call_end|><|tool_calls_section_end|>",
+           "C[0 f {\"a\": \"<|tool_call_end|><|tool_calls_section_end|>\"}]");
+    expect(WITH(MF__NOTATION_MINIMAX),
+           "<minimax:tool_call><invoke name=\"f\"><parameter name=\"a\"></invoke></minimax:tool_call>"
+           "</parameter></invoke></minimax:tool_call>",
+           "C[0 f {\"a\": \"</invoke></minimax:tool_call>\"}]");
+}
+
+static void test_calls_as_models_write_them(void **state) {
+    (void)state;
+    expect(WITH(MF__NOTATION_TAGS), "<tool_call>{\"name\": \"f\", \"arguments\": null}</tool_call>", "C[0 f {}]");
+    expect(WITH(MF__NOTATION_TAGS), "<tool_call>{\"name\": \"f\"}\n{\"name\": \"g\"}</tool_call>",
+           "C[0 f {}]C[1 g {}]");
+    expect(WITH(MF__NOTATION_TAGS), "<tool_call>[{\"name\": \"f\"}, {\"name\": \"g\"}]</tool_call>",
+           "C[0 f {}]C[1 g {}]");
+    expect(WITH(MF__NOTATION_TAGS),
+           "<tool_call>{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}</tool_call>", "C[0 f {\"a\": 1}]");
+    /* integers of any length */
+    expect(WITH(MF__NOTATION_TAGS),
+           "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 123456789012345678901234567890}}</tool_call>",
+           "C[0 f {\"n\": 123456789012345678901234567890}]");
+    expect(WITH(MF__NOTATION_TAGS),
+           "<tool_call>f<arg_key>n</arg_key><arg_value>-98765432109876543210</arg_value></tool_call>",
+           "C[0 f {\"n\": -98765432109876543210}]");
+    /* one that cannot be read does not take the next one with it */
+    expect(WITH(MF__NOTATION_TAGS), "<tool_call>{\"name\" 1}</tool_call><tool_call>{\"name\": \"g\"}</tool_call>",
+           "T[<tool_call>{\"name\" 1}</tool_call>]C[0 g {}]");
+    expect(WITH(MF__NOTATION_TAGS), "The <tool_call> tag. <tool_call>{\"name\": \"g\"}</tool_call>",
+           "T[The <tool_call> tag.]C[0 g {}]");
+}
+
+static void test_missing_outer_tags(void **state) {
+    (void)state;
+    json_t *tools = json_loads("[{\"function\":{\"name\":\"f\"}}]", 0, NULL);
+    mf__answer_setup with = {.notation = MF__NOTATION_TAGS, .tools = tools};
+    expect(with, "ok\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+           "T[ok]C[0 f {\"a\": 1}]");
+    expect(with, "<function=f></function>\n</tool_call>\n<tool_call>\n<function=f></function></tool_call>",
+           "C[0 f {}]C[1 f {}]");
+    expect(with, "<function=other></function> is code", "T[<function=other></function> is code]");
+    expect(WITH(MF__NOTATION_TAGS), "<function=f></function>", "T[<function=f></function>]");
+    expect(WITH(MF__NOTATION_KIMI),
+           "a<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_begin|>functions.g:1"
+           "<|tool_call_argument_begin|>{}",
+           "T[a]C[0 f {\"a\": 1}]C[1 g {}]");
+    json_decref(tools);
+}
+
+static void test_types_of_the_schema(void **state) {
+    (void)state;
+    json_t *tools = json_loads(
+        "[{\"name\":\"f\",\"parameters\":{\"$defs\":{\"S\":{\"type\":\"string\"}},\"properties\":{"
+        "\"a\":{\"type\":[\"string\",\"null\"]},\"b\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]},"
+        "\"c\":{\"enum\":[\"1\",\"2\"]},\"d\":{\"$ref\":\"#/$defs/S\"},\"e\":{\"type\":[\"string\",\"integer\"]},"
+        "\"g\":{\"type\":\"integer\"},\"h\":{\"type\":\"object\"},\"i\":{\"type\":\"boolean\"}}}}]",
+        0, NULL);
+    mf__answer_setup with = {.notation = MF__NOTATION_MINIMAX, .tools = tools};
+#define CALL(key, value)                                                                                               \
+    "<minimax:tool_call><invoke name=\"f\"><parameter name=\"" key "\">" value                                         \
+    "</parameter></invoke></minimax:tool_call>"
+    expect(with, CALL("a", "12"), "C[0 f {\"a\": \"12\"}]");
+    expect(with, CALL("a", "null"), "C[0 f {\"a\": null}]");
+    expect(with, CALL("a", "true"), "C[0 f {\"a\": \"true\"}]");
+    expect(with, CALL("a", "{\"x\": 1}"), "C[0 f {\"a\": \"{\\\"x\\\": 1}\"}]");
+    expect(with, CALL("b", "12"), "C[0 f {\"b\": \"12\"}]");
+    expect(with, CALL("c", "1"), "C[0 f {\"c\": \"1\"}]");
+    expect(with, CALL("d", "1.5"), "C[0 f {\"d\": \"1.5\"}]");
+    expect(with, CALL("e", "12"), "C[0 f {\"e\": 12}]");
+    expect(with, CALL("e", "x"), "C[0 f {\"e\": \"x\"}]");
+    expect(with, CALL("g", "many"), "C[0 f {\"g\": \"many\"}]");
+    expect(with, CALL("h", " {\"x\": [1]}\n"), "C[0 f {\"h\": {\"x\": [1]}}]");
+    expect(with, CALL("i", "True"), "C[0 f {\"i\": true}]");
+    expect(with, CALL("other", "12"), "C[0 f {\"other\": 12}]");
+#undef CALL
+    json_decref(tools);
+}
+
+static void test_dsml(void **state) {
+    (void)state;
+    mf__answer_setup in = {.notation = MF__NOTATION_DSML, .in_reasoning = true};
+    expect(in,
+           "hm</think>\n\nOk.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+           "string=\"true\">12</｜DSML｜parameter>\n<｜DSML｜parameter name=\"b\" "
+           "string=\"false\">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke "
+           "name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+           "R[hm]T[Ok.]C[0 f {\"a\": \"12\", \"b\": [1]}]C[1 g {}]");
+    expect(WITH(MF__NOTATION_DSML),
+           "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>", "C[0 f {}]");
+}
+
+static void test_harmony_recipients(void **state) {
+    (void)state;
+    expect(WITH(MF__NOTATION_HARMONY),
+           "<|channel|>commentary to=assistant<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final"
+           "<|message|>Yes",
+           "R[hm]T[Yes]");
+    expect(WITH(MF__NOTATION_HARMONY), "<|channel|>analysis to=browser.search<|message|>{\"query\":\"x\"}<|call|>",
+           "C[0 browser.search {\"query\":\"x\"}]");
+    expect(WITH(MF__NOTATION_HARMONY), "<|channel|>analysis to=python code<|message|>print(1)<|call|>", "");
+    expect(WITH(MF__NOTATION_HARMONY), "<|channel|>commentary<|message|>Talk of to=functions.f and analysis<|end|>",
+           "T[Talk of to=functions.f and analysis]");
 }
 
 static mf_status refuse(void *user, const mf_event *e) {
@@ -201,15 +346,30 @@ static void test_detect(void **state) {
     assert_int_equal(mf__notation_detect("<｜tool▁calls▁begin｜>"), MF__NOTATION_DEEPSEEK);
     assert_int_equal(mf__notation_detect("<|tool_calls_section_begin|>"), MF__NOTATION_KIMI);
     assert_int_equal(mf__notation_detect("'<minimax:tool_call>'"), MF__NOTATION_MINIMAX);
+    assert_int_equal(mf__notation_detect("set dsml_token = '｜DSML｜'"), MF__NOTATION_DSML);
     assert_int_equal(mf__notation_detect("plain"), MF__NOTATION_PLAIN);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_think),   cmocka_unit_test(test_qwen3),    cmocka_unit_test(test_qwen3_coder),
-        cmocka_unit_test(test_glm),     cmocka_unit_test(test_deepseek), cmocka_unit_test(test_kimi),
-        cmocka_unit_test(test_minimax), cmocka_unit_test(test_harmony),  cmocka_unit_test(test_callback_stops),
+        cmocka_unit_test(test_think),
+        cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_qwen3_coder),
+        cmocka_unit_test(test_glm),
+        cmocka_unit_test(test_deepseek),
+        cmocka_unit_test(test_kimi),
+        cmocka_unit_test(test_minimax),
+        cmocka_unit_test(test_harmony),
+        cmocka_unit_test(test_callback_stops),
         cmocka_unit_test(test_detect),
+        cmocka_unit_test(test_thinking_begins_at_the_beginning),
+        cmocka_unit_test(test_calls_inside_reasoning),
+        cmocka_unit_test(test_closing_tags_inside_values),
+        cmocka_unit_test(test_calls_as_models_write_them),
+        cmocka_unit_test(test_missing_outer_tags),
+        cmocka_unit_test(test_types_of_the_schema),
+        cmocka_unit_test(test_dsml),
+        cmocka_unit_test(test_harmony_recipients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
