@@ -204,7 +204,8 @@ typedef struct mf_session_options {
 void mf_session_options_init(mf_session_options *opt);
 
 mf_status mf_session_create(mf_model *model, const mf_session_options *opt, mf_session **out, mf_error *err);
-void mf_session_free(mf_session *session); /* NULL is fine */
+void mf_session_free(mf_session *session);             /* NULL is fine */
+mf_model *mf_session_model(const mf_session *session); /* NULL for NULL */
 
 /* What one session has evaluated in a call of mf_eval. */
 typedef struct mf_part {
@@ -221,13 +222,13 @@ typedef struct mf_part {
 
 #define MF_MAX_PARTS 64
 
-/* The one evaluation call; all others are made of it. The parts, up to MF_MAX_PARTS sessions of one model, are evaluated
- * together: an expert or a weight that several want is read once. Parts that are longer than their session's chunk take
- * several passes, between which calls of other threads get theirs.
+/* The one evaluation call; all others are made of it. The parts, up to MF_MAX_PARTS sessions of one model, are
+ * evaluated together: an expert or a weight that several want is read once. Parts that are longer than their session's
+ * chunk take several passes, between which calls of other threads get theirs.
  *
  * Each part ends by itself: one that is refused, cancelled or fails leaves its session as it was and the others alone;
- * one that succeeds has its tokens in its session and the logits it would have got alone, bit for bit. Returns MF_OK when
- * all parts succeeded, else the status of the first that did not, with its reason in err. */
+ * one that succeeds has its tokens in its session and the logits it would have got alone, bit for bit. Returns MF_OK
+ * when all parts succeeded, else the status of the first that did not, with its reason in err. */
 mf_status mf_eval(mf_model *model, mf_part *parts, size_t n_parts, mf_error *err);
 
 /* Evaluates tokens at positions start_pos ... start_pos + n - 1; start_pos must be mf_memory_length(session).
@@ -241,7 +242,8 @@ mf_status mf_eval_prompt(mf_session *session, const int32_t *tokens, size_t n, i
  * prompt cache has of the beginning is used again, and *n_reused (may be NULL) says how much; the rest is evaluated.
  * States are kept in the cache at marks[0..n_marks) (positions in 1..n in rising order: the end of a system prompt, of
  * a turn) and at regular distances; that of n at n - 1, so that the same prompt has only its last token to evaluate. On
- * an error the session is as it was. */
+ * an error the session is as it was, unless what it held had to make room for the new tokens: then it holds a beginning
+ * of these. */
 mf_status mf_prompt(mf_session *session, const int32_t *tokens, size_t n, const int64_t *marks, size_t n_marks,
                     float *logits, size_t logits_len, int64_t *n_reused, mf_error *err);
 
@@ -279,6 +281,10 @@ mf_status mf_memory_seq_rm(mf_session *session, int64_t p0, int64_t p1, int64_t 
 mf_status mf_state_size(mf_session *session, size_t *out, mf_error *err); /* bytes that save would write now */
 mf_status mf_state_save(mf_session *session, void *buf, size_t size, size_t *written, mf_error *err);
 mf_status mf_state_load(mf_session *session, const void *buf, size_t size, mf_error *err);
+/* The same in a file, written in pieces: a state that is larger than the memory that is left can be kept. The file is
+ * complete or absent. */
+mf_status mf_state_save_file(mf_session *session, const char *path, mf_error *err);
+mf_status mf_state_load_file(mf_session *session, const char *path, mf_error *err);
 
 /* A second session that goes on from the same state; what both have is shared until one of them writes. Checkpoints
  * stay with the original. */

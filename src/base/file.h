@@ -36,6 +36,10 @@ mf_status mf__pwrite_all(int fd, const void *buf, size_t size, int64_t offset, c
 /* Writes path so that a crash or a full disk leaves the old file or the new one, never a piece: a temporary file beside
  * it, fsync, rename, fsync of the directory. */
 mf_status mf__file_replace(const char *path, const void *data, size_t size, mf_error *err);
+/* The same for what is made in pieces: produce calls write with one after the other. */
+typedef mf_status mf__write_fn(void *sink, const void *data, size_t size, mf_error *err);
+typedef mf_status mf__produce_fn(void *user, mf__write_fn *write, void *sink, mf_error *err);
+mf_status mf__file_replace_by(const char *path, mf__produce_fn *produce, void *user, mf_error *err);
 mf_status mf__dir_sync(const char *dir, mf_error *err);
 mf_status mf__dir_make(const char *path, mf_error *err);                  /* one level; an existing directory is fine */
 mf_status mf__file_copy(const char *from, const char *to, mf_error *err); /* as mf__file_replace */

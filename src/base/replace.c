@@ -22,6 +22,7 @@ typedef struct draft {
     char *dir;
     char *tmp;
     int fd;
+    int64_t size; /* written so far */
 } draft;
 
 static void draft_drop(draft *d) {
@@ -77,13 +78,34 @@ static mf_status draft_publish(draft *d, mf_error *err) {
     return mf__dir_sync(d->dir, err);
 }
 
-mf_status mf__file_replace(const char *path, const void *data, size_t size, mf_error *err) {
+static mf_status draft_write(void *sink, const void *data, size_t size, mf_error *err) {
+    draft *d = sink;
+    MF__TRY(mf__pwrite_all(d->fd, data, size, d->size, d->path, err));
+    d->size += (int64_t)size;
+    return MF_OK;
+}
+
+mf_status mf__file_replace_by(const char *path, mf__produce_fn *produce, void *user, mf_error *err) {
     draft d;
     MF__TRY(draft_open(&d, path, err));
-    mf_status status = mf__pwrite_all(d.fd, data, size, 0, path, err);
+    mf_status status = produce(user, draft_write, &d, err);
     if (status == MF_OK) status = draft_publish(&d, err);
     draft_drop(&d);
     return status;
+}
+
+typedef struct whole {
+    const void *data;
+    size_t size;
+} whole;
+
+static mf_status produce_whole(void *user, mf__write_fn *write, void *sink, mf_error *err) {
+    const whole *w = user;
+    return write(sink, w->data, w->size, err);
+}
+
+mf_status mf__file_replace(const char *path, const void *data, size_t size, mf_error *err) {
+    return mf__file_replace_by(path, produce_whole, &(whole){data, size}, err);
 }
 
 static mf_status copy_bytes(int from_fd, const char *from, int to_fd, const char *to, int64_t size, mf_error *err) {

@@ -116,20 +116,27 @@ mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t 
     mf__cache *c = m->cache;
     *out = NULL;
     if (!c) return MF_OK;
+    mf__model_lock(m);
     *out = find_in_memory(c, tokens, n, longer_than);
+    mf__model_unlock(m);
     if (!c->disk) return MF_OK;
     mf__frozen *stored = NULL;
     mf_status st = mf__cache_disk_find(m, c->disk, tokens, n, *out ? (*out)->length : longer_than, &stored, err);
     if (st != MF_OK || stored) {
-        mf__frozen_free(m, *out);
+        mf__frozen_drop(m, *out);
         *out = stored;
     }
-    if (stored) put_in_memory(m, c, stored);
+    if (!stored) return st;
+    mf__model_lock(m);
+    put_in_memory(m, c, stored);
+    mf__model_unlock(m);
     return st;
 }
 
 mf_status mf__cache_put(mf_model *m, mf__frozen *f, mf_error *err) {
     if (!m->cache) return MF_OK;
+    mf__model_lock(m);
     put_in_memory(m, m->cache, f);
+    mf__model_unlock(m);
     return m->cache->disk ? mf__cache_disk_put(m, m->cache->disk, f, err) : MF_OK;
 }

@@ -8,8 +8,8 @@
  *
  * Files appear by rename and never change, so that several processes can share a directory without locks: a reader sees
  * a whole file or none. A file that fails its checks is removed; one whose parent is gone is removed. Using an entry
- * touches it and its ancestors; over the cap the longest untouched go first. All calls are made under the model's lock.
- */
+ * touches it and its ancestors; over the cap the longest untouched go first. The lock of the
+ * model is taken for moments, never over a file: others evaluate meanwhile. */
 #ifndef MF_ENGINE_CACHE_H
 #define MF_ENGINE_CACHE_H
 
@@ -28,7 +28,8 @@ void mf__cache_close(mf_model *m, mf__cache *cache);
 mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__frozen **out,
                          mf_error *err);
 
-/* Drops the state in memory that was not used for longest, because its memory is wanted; false: there is none. */
+/* Drops the state in memory that was not used for longest, because its memory is wanted; false: there is none. Under
+ * lock; the other calls are not. */
 bool mf__cache_give_back(mf_model *m);
 
 /* Keeps a state. A disk that is full or not writable is logged and otherwise ignored. */

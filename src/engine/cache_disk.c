@@ -21,6 +21,7 @@
 struct mf__cache_disk {
     char *dir; /* DIR, later DIR/FINGERPRINT */
     bool ready;
+    pthread_mutex_t lock; /* of the two above, until ready */
     int64_t max_bytes;
 };
 
@@ -46,6 +47,11 @@ mf_status mf__cache_disk_open(const mf_model *m, const char *dir, int64_t max_by
         free(d);
         return mf__fail(err, MF_E_NOMEM, "no memory for the prompt cache");
     }
+    if (pthread_mutex_init(&d->lock, NULL)) {
+        free(d->dir);
+        free(d);
+        return mf__fail(err, MF_E_NOMEM, "no memory for the prompt cache");
+    }
     d->max_bytes = max_bytes;
     *out = d;
     return MF_OK;
@@ -53,15 +59,15 @@ mf_status mf__cache_disk_open(const mf_model *m, const char *dir, int64_t max_by
 
 void mf__cache_disk_close(mf__cache_disk *d) {
     if (!d) return;
+    pthread_mutex_destroy(&d->lock);
     free(d->dir);
     free(d);
 }
 
 /* The model's own folder; the fingerprint is computed when first needed. */
-static mf_status prepare(mf_model *m, mf__cache_disk *d, mf_error *err) {
+static mf_status make_folder(mf_model *m, mf__cache_disk *d, mf_error *err) {
     char name[17];
     if (d->ready) return MF_OK;
-    MF__TRY(mf__model_fingerprint(m, err));
     mf__hash_text(m->shape->fingerprint, name);
     char *dir = mf__path_join(d->dir, name);
     if (!dir) return mf__fail(err, MF_E_NOMEM, "no memory for the prompt cache");
@@ -74,6 +80,14 @@ static mf_status prepare(mf_model *m, mf__cache_disk *d, mf_error *err) {
     d->dir = dir;
     d->ready = true;
     return MF_OK;
+}
+
+static mf_status prepare(mf_model *m, mf__cache_disk *d, mf_error *err) {
+    MF__TRY(mf__model_fingerprint(m, err));
+    pthread_mutex_lock(&d->lock);
+    mf_status st = make_folder(m, d, err);
+    pthread_mutex_unlock(&d->lock);
+    return st;
 }
 
 static uint64_t name_of(const mf_model *m, const int32_t *tokens, int64_t n) {
@@ -183,12 +197,12 @@ static mf_status read_one(mf_model *m, const mf__cache_disk *d, int64_t length, 
     if (st == MF_OK) st = mf__snapshot_read(m, map.data, map.size, *state, last, &next, err);
     if (st == MF_OK && next->length != length) {
         st = mf__fail(err, MF_E_FORMAT, "%s holds %lld tokens", path, (long long)next->length);
-        mf__frozen_free(m, next);
+        mf__frozen_drop(m, next);
     }
     mf__map_close(&map);
     free(path);
     if (st != MF_OK) return st;
-    mf__frozen_free(m, *state);
+    mf__frozen_drop(m, *state);
     *state = next;
     return MF_OK;
 }
@@ -259,7 +273,7 @@ static mf_status read_chain(mf_model *m, const mf__cache_disk *d, const item *it
     if (st == MF_OK) lineage_touch(d, &l);
     free(l.links);
     if (st != MF_OK) {
-        mf__frozen_free(m, *out);
+        mf__frozen_drop(m, *out);
         *out = NULL;
         if (st != MF_E_NOMEM) remove_item(d, it->length, it->name);
     }
@@ -279,7 +293,7 @@ mf_status mf__cache_disk_find(mf_model *m, mf__cache_disk *d, const int32_t *tok
         if (read_chain(m, d, it, out, &damage) != MF_OK) {
             mf__log(&m->log, MF_LOG_WARN, "prompt cache: an entry was dropped: %s", damage.text);
         } else if (memcmp((*out)->tokens, tokens, (size_t)it->length * sizeof *tokens)) { /* the names collide */
-            mf__frozen_free(m, *out);
+            mf__frozen_drop(m, *out);
             *out = NULL;
         }
     }
@@ -308,14 +322,23 @@ static void make_room(const mf__cache_disk *d, listing *l, const lineage *keep, 
     }
 }
 
-static mf_status write_item(mf_model *m, const mf__cache_disk *d, const mf__frozen *f, int64_t base, uint64_t parent,
-                            uint64_t name, int64_t bytes, mf_error *err) {
-    char *path = path_of(d, f->length, name);
-    uint8_t *buf = malloc((size_t)bytes);
-    mf_status st = path && buf ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for an entry of the prompt cache");
-    if (st == MF_OK) st = mf__snapshot_write(m, f, base, parent, buf, err);
-    if (st == MF_OK) st = mf__file_replace(path, buf, (size_t)bytes, err);
-    free(buf);
+/* An increment on its way to a file. */
+typedef struct increment {
+    mf_model *m;
+    const mf__frozen *f;
+    chain_link parent;
+} increment;
+
+static mf_status produce(void *user, mf__write_fn *write, void *sink, mf_error *err) {
+    const increment *i = user;
+    return mf__snapshot_write(i->m, i->f, i->parent.length, i->parent.name, write, sink, err);
+}
+
+static mf_status write_item(mf_model *m, const mf__cache_disk *d, const mf__frozen *f, chain_link parent,
+                            mf_error *err) {
+    char *path = path_of(d, f->length, name_of(m, f->tokens, f->length));
+    if (!path) return mf__fail(err, MF_E_NOMEM, "no memory for an entry of the prompt cache");
+    mf_status st = mf__file_replace_by(path, produce, &(increment){m, f, parent}, err);
     free(path);
     return st;
 }
@@ -364,7 +387,7 @@ static mf_status put_after(mf_model *m, mf__cache_disk *d, const mf__frozen *f, 
     if (fits) make_room(d, &l, parents, bytes);
     free(l.items);
     if (!fits) return MF_OK;
-    return write_item(m, d, f, parent.length, parent.name, name_of(m, f->tokens, f->length), bytes, err);
+    return write_item(m, d, f, parent, err);
 }
 
 static mf_status put(mf_model *m, mf__cache_disk *d, const mf__frozen *f, mf_error *err) {

@@ -17,6 +17,13 @@ void mf__frozen_free(mf_model *m, mf__frozen *f) {
     free(f);
 }
 
+void mf__frozen_drop(mf_model *m, mf__frozen *f) {
+    if (!f) return;
+    mf__model_lock(m);
+    mf__frozen_free(m, f);
+    mf__model_unlock(m);
+}
+
 static mf_status copy_recurrent(mf_session *s, mf__frozen *f, mf_error *err) {
     mf_model *m = s->model;
     int64_t bytes = m->recurrent_floats * (int64_t)sizeof(float);

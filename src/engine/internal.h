@@ -95,7 +95,8 @@ struct mf_model {
     int64_t recurrent_floats;                  /* of one session */
     mf__workspace ws;
     struct mf__cache *cache;          /* NULL: none */
-    struct mf__snapshot_shape *shape; /* what snapshots of this model must fit; made when first needed, under lock */
+    struct mf__snapshot_shape *shape; /* what snapshots of this model must fit; made when first needed ... */
+    pthread_mutex_t shape_lock;       /* ... under this */
     struct mf__profile *profile;      /* who watches the backend adds to it; NULL: nobody */
     mf__ticket_lock lock;             /* held during a pass, and while pages change hands; never over file I/O */
     mf__kv_pool kv;
@@ -182,6 +183,7 @@ void mf__session_commit(mf_session *s, const int32_t *tokens, int64_t n);
 mf_status mf__freeze(mf_session *s, mf__frozen **out, mf_error *err);             /* under lock */
 mf_status mf__thaw(mf_session *s, const mf__frozen *f, int64_t n, mf_error *err); /* the first n tokens; under lock */
 void mf__frozen_free(mf_model *m, mf__frozen *f); /* one reference less; under lock; NULL is fine */
+void mf__frozen_drop(mf_model *m, mf__frozen *f); /* the same, taking the lock */
 
 /* engine/state.c */
 void mf__checkpoints_drop_all(mf_session *s); /* under lock */

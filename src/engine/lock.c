@@ -8,12 +8,18 @@ mf_status mf__model_lock_init(mf_model *m, mf_error *err) {
         pthread_mutex_destroy(&m->lock.mutex);
         return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
     }
+    if (pthread_mutex_init(&m->shape_lock, NULL)) {
+        pthread_cond_destroy(&m->lock.turn);
+        pthread_mutex_destroy(&m->lock.mutex);
+        return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
+    }
     m->lock.made = true;
     return MF_OK;
 }
 
 void mf__model_lock_deinit(mf_model *m) {
     if (!m->lock.made) return;
+    pthread_mutex_destroy(&m->shape_lock);
     pthread_cond_destroy(&m->lock.turn);
     pthread_mutex_destroy(&m->lock.mutex);
 }

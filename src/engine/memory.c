@@ -146,6 +146,10 @@ void mf_session_free(mf_session *s) {
     free(s);
 }
 
+mf_model *mf_session_model(const mf_session *s) {
+    return s ? s->model : NULL;
+}
+
 void mf__session_bind_state(mf_session *s, int layer, bool fresh, mf__layer_state *out) {
     const mf_model *m = s->model;
     const float *from = s->recurrent[fresh ? s->now : !s->now];

@@ -13,27 +13,19 @@ static int64_t held_prefix(const mf_session *s, const int32_t *tokens, int64_t n
     return s->model->recurrent_floats && same < s->length ? 0 : same;
 }
 
-/* Brings the session to the longest known prefix of at most n tokens. Under lock. */
+/* Brings the session to the longest known prefix of at most n tokens. */
 static mf_status restore_prefix(mf_session *s, const int32_t *tokens, int64_t n, mf_error *err) {
     mf__frozen *f = NULL;
     int64_t held = held_prefix(s, tokens, n);
     MF__TRY(mf__cache_find(s->model, tokens, n, held, &f, err));
     mf_status st = MF_OK;
+    mf__model_lock(s->model);
     if (f)
         st = mf__thaw(s, f, f->length, err);
     else
         s->length = held;
     mf__frozen_free(s->model, f);
-    return st;
-}
-
-/* Puts the session's state into the cache. Under lock. */
-static mf_status remember(mf_session *s, mf_error *err) {
-    mf__frozen *f;
-    if (!s->model->cache) return MF_OK;
-    MF__TRY(mf__freeze(s, &f, err));
-    mf_status st = mf__cache_put(s->model, f, err);
-    mf__frozen_free(s->model, f);
+    mf__model_unlock(s->model);
     return st;
 }
 
@@ -65,15 +57,14 @@ static mf_status run(mf_session *s, const int32_t *tokens, int64_t n, const int6
     return MF_OK;
 }
 
-static mf_status begin(mf_session *s, const int32_t *tokens, int64_t n, mf__frozen **before, mf_error *err) {
+static mf_status freeze(mf_session *s, mf__frozen **out, mf_error *err) {
     mf__model_lock(s->model);
-    mf_status st = before ? mf__freeze(s, before, err) : MF_OK;
-    if (st == MF_OK) st = restore_prefix(s, tokens, n - 1, err); /* the last token is evaluated for its logits */
+    mf_status st = mf__freeze(s, out, err);
     mf__model_unlock(s->model);
     return st;
 }
 
-/* Back to what the session held; without that it is empty. */
+/* Back to what the session held; where that had to give way, it keeps what it has of the prompt. */
 static void undo(mf_session *s, mf__frozen *before) {
     mf_error why;
     mf__model_lock(s->model);
@@ -82,20 +73,34 @@ static void undo(mf_session *s, mf__frozen *before) {
     mf__model_unlock(s->model);
 }
 
+/* Memory is short, and what the session held before has at least the pages that are still wanted: it gives way, since
+ * without it the rest is sure to fit. */
+static bool give_way(mf_session *s, int64_t n, mf__frozen **before) {
+    int64_t wanted = (n + MF_KV_BLOCK - 1) / MF_KV_BLOCK - s->n_pages, freed = 0;
+    mf__model_lock(s->model);
+    for (int32_t i = 0; i < (*before)->n_pages; i++) freed += (*before)->pages[i]->refs == 1;
+    bool enough = (*before)->refs == 1 && freed > 0 && freed >= wanted;
+    if (enough) {
+        mf__frozen_free(s->model, *before);
+        *before = NULL;
+    }
+    mf__model_unlock(s->model);
+    return enough;
+}
+
 static mf_status run_or_undo(mf_session *s, const int32_t *tokens, int64_t n, const int64_t *marks, size_t n_marks,
                              float *logits, int64_t *n_reused, mf_error *err) {
     mf__frozen *before = NULL;
-    mf_status st = begin(s, tokens, n, &before, err);
+    MF__TRY(freeze(s, &before, err));
+    mf_status st = restore_prefix(s, tokens, n - 1, err); /* the last token is evaluated for its logits */
     *n_reused = s->length;
     if (st == MF_OK) st = run(s, tokens, n, marks, n_marks, logits, err);
-    if (st != MF_OK) {
+    if (st == MF_E_NOMEM && give_way(s, n, &before)) st = run(s, tokens, n, marks, n_marks, logits, err);
+    if (st == MF_OK)
+        mf__frozen_drop(s->model, before);
+    else
         undo(s, before);
-        return st;
-    }
-    mf__model_lock(s->model);
-    mf__frozen_free(s->model, before);
-    mf__model_unlock(s->model);
-    return MF_OK;
+    return st;
 }
 
 static mf_status check(const mf_session *s, const int32_t *tokens, size_t n, mf_error *err) {
@@ -128,15 +133,17 @@ mf_status mf_prompt(mf_session *s, const int32_t *tokens, size_t n, const int64_
 mf_status mf_prompt_begin(mf_session *s, const int32_t *tokens, size_t n, int64_t *n_reused, mf_error *err) {
     if (n_reused) *n_reused = 0;
     MF__TRY(check(s, tokens, n, err));
-    MF__TRY(begin(s, tokens, (int64_t)n, NULL, err));
+    MF__TRY(restore_prefix(s, tokens, (int64_t)n - 1, err));
     if (n_reused) *n_reused = s->length;
     return MF_OK;
 }
 
 mf_status mf_prompt_keep(mf_session *s, mf_error *err) {
+    mf__frozen *f;
     if (!s) return mf__fail(err, MF_E_INVALID, "mf_prompt_keep: session is NULL");
-    mf__model_lock(s->model);
-    mf_status st = remember(s, err);
-    mf__model_unlock(s->model);
+    if (!s->model->cache) return MF_OK;
+    MF__TRY(freeze(s, &f, err));
+    mf_status st = mf__cache_put(s->model, f, err);
+    mf__frozen_drop(s->model, f);
     return st;
 }

@@ -9,6 +9,7 @@
 #ifndef MF_ENGINE_SNAPSHOT_H
 #define MF_ENGINE_SNAPSHOT_H
 
+#include "base/file.h"
 #include "engine/internal.h"
 
 #define MF_SNAPSHOT_MAGIC 0x4D464C58u /* "XLFM": the magic of moeflux's snapshots, whose versions 1 and 2 we read */
@@ -51,16 +52,17 @@ void mf__snapshot_view_free(mf__snapshot_view *view);
 
 int64_t mf__snapshot_bytes(const mf__snapshot_shape *shape, int64_t base, int64_t length);
 
-/* With a model: under its lock. */
-mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uint64_t parent, uint8_t *out,
-                             mf_error *err);
+/* With a model, whose lock they take for moments: never while a file is read or written. write gets the bytes in
+ * pieces. */
+mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uint64_t parent, mf__write_fn *write,
+                             void *sink, mf_error *err);
 /* parent: the state that an increment goes on from (its length is the increment's base); NULL for a whole one.
  * recurrent: false leaves that state out, for a link in the middle of a chain. */
 mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, bool recurrent,
                             mf__frozen **out, mf_error *err);
 
 /* Of config, manifest, a sample of every tensor's and every expert file's bytes, backend, its arithmetic, KV type,
- * experts per token and stretched contexts. */
-mf_status mf__model_fingerprint(mf_model *m, mf_error *err); /* fills m->shape; does nothing the second time */
+ * experts per token and stretched contexts. Fills m->shape; does nothing the second time. No lock held. */
+mf_status mf__model_fingerprint(mf_model *m, mf_error *err);
 
 #endif

@@ -9,6 +9,7 @@
 #include "engine/snapshot.h"
 
 #define SAMPLE_BYTES 4096
+#define PIECE_BYTES ((int64_t)4 << 20)
 
 /* ---- fingerprint ---- */
 
@@ -62,7 +63,7 @@ static mf_status compute(const mf_model *m, uint64_t *out, mf_error *err) {
     return MF_OK;
 }
 
-mf_status mf__model_fingerprint(mf_model *m, mf_error *err) {
+static mf_status make_shape(mf_model *m, mf_error *err) {
     size_t n = (size_t)m->info.n_layers;
     if (m->shape) return MF_OK;
     mf__snapshot_shape *shape = mf__arena_alloc(&m->arena, sizeof *shape);
@@ -90,101 +91,183 @@ mf_status mf__model_fingerprint(mf_model *m, mf_error *err) {
     return MF_OK;
 }
 
-/* ---- rows ---- */
+mf_status mf__model_fingerprint(mf_model *m, mf_error *err) {
+    pthread_mutex_lock(&m->shape_lock);
+    mf_status st = make_shape(m, err);
+    pthread_mutex_unlock(&m->shape_lock);
+    return st;
+}
 
-/* Moves the rows [from, to) of one layer, page by page: to bytes (out) or into pages (in). */
-static mf_status move_rows(mf_model *m, mf__page *const *pages, int layer, int64_t from, int64_t to, uint8_t *k,
-                           uint8_t *v, bool store, mf_error *err) {
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+/* The K or V rows of one layer. */
+typedef struct rows {
+    int layer;
+    bool v;
+    int64_t row_bytes;
+} rows;
+
+static rows rows_of(const mf_model *m, int layer, bool v) {
     const mf__layer_kind *kind = &m->bp.kinds[m->bp.kind_of[layer]];
-    mf__backend *be = m->be;
-    int64_t k_row = mf__kv_row_bytes(m->kv_type, kind->k_cols), v_row = mf__kv_row_bytes(m->kv_type, kind->v_cols);
-    for (int64_t pos = from; pos < to;) {
-        int64_t in_page = pos % MF_KV_BLOCK, n = MF_KV_BLOCK - in_page < to - pos ? MF_KV_BLOCK - in_page : to - pos;
-        char *mem = mf__page_block(m, pages[pos / MF_KV_BLOCK], layer), *mem_v = mem + MF_KV_BLOCK * k_row;
-        if (store) {
-            MF__TRY(be->upload(be, mem + in_page * k_row, k, n * k_row, err));
-            MF__TRY(be->upload(be, mem_v + in_page * v_row, v, n * v_row, err));
-        } else {
-            MF__TRY(be->download(be, k, mem + in_page * k_row, n * k_row, err));
-            MF__TRY(be->download(be, v, mem_v + in_page * v_row, n * v_row, err));
-        }
-        k += n * k_row;
-        v += n * v_row;
+    return (rows){layer, v, mf__kv_row_bytes(m->kv_type, v ? kind->v_cols : kind->k_cols)};
+}
+
+/* Where the row of a position lies, and how many follow it in its page. Under lock: pages are found through the pool.
+ */
+static char *place_of(const mf_model *m, mf__page *const *pages, const rows *r, int64_t pos, int64_t *n) {
+    int64_t in_page = pos % MF_KV_BLOCK;
+    char *k = mf__page_block(m, pages[pos / MF_KV_BLOCK], r->layer);
+    *n = MF_KV_BLOCK - in_page;
+    return k + (r->v ? MF_KV_BLOCK * rows_of(m, r->layer, false).row_bytes : 0) + in_page * r->row_bytes;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+/* Bytes on their way out, a buffer at a time: a state may be larger than what memory has left. */
+typedef struct writer {
+    mf__write_fn *write;
+    void *sink;
+    mf__hash sum; /* of all that was written */
+    uint8_t *buf; /* [PIECE_BYTES] */
+    int64_t held;
+} writer;
+
+static mf_status flush(writer *w, mf_error *err) {
+    if (!w->held) return MF_OK;
+    mf__hash_update(&w->sum, w->buf, (size_t)w->held);
+    MF__TRY(w->write(w->sink, w->buf, (size_t)w->held, err));
+    w->held = 0;
+    return MF_OK;
+}
+
+static mf_status put(writer *w, const void *data, int64_t bytes, mf_error *err) {
+    const uint8_t *at = data;
+    while (bytes) {
+        int64_t n = PIECE_BYTES - w->held < bytes ? PIECE_BYTES - w->held : bytes;
+        if (at) memcpy(w->buf + w->held, at, (size_t)n);
+        if (at)
+            at += n;
+        else
+            memset(w->buf + w->held, 0, (size_t)n); /* NULL: zeros */
+        w->held += n;
+        bytes -= n;
+        if (w->held == PIECE_BYTES) MF__TRY(flush(w, err));
+    }
+    return MF_OK;
+}
+
+/* From the backend's memory; the model's lock is taken for each piece, and no file is written meanwhile. */
+static mf_status put_device(mf_model *m, writer *w, const char *from, int64_t bytes, mf_error *err) {
+    while (bytes) {
+        int64_t n = PIECE_BYTES - w->held < bytes ? PIECE_BYTES - w->held : bytes;
+        mf__model_lock(m);
+        mf_status st = m->be->download(m->be, w->buf + w->held, from, n, err);
+        mf__model_unlock(m);
+        MF__TRY(st);
+        w->held += n;
+        from += n;
+        bytes -= n;
+        if (w->held == PIECE_BYTES) MF__TRY(flush(w, err));
+    }
+    return MF_OK;
+}
+
+static mf_status put_rows(mf_model *m, writer *w, mf__page *const *pages, rows r, int64_t from, int64_t to,
+                          mf_error *err) {
+    for (int64_t pos = from; pos < to && r.row_bytes;) {
+        int64_t n;
+        mf__model_lock(m);
+        const char *mem = place_of(m, pages, &r, pos, &n);
+        mf__model_unlock(m);
+        if (n > to - pos) n = to - pos;
+        MF__TRY(put_device(m, w, mem, n * r.row_bytes, err));
         pos += n;
     }
     return MF_OK;
 }
 
-static mf_status move_recurrent(mf_model *m, float *recurrent, int layer, uint8_t *conv, uint8_t *delta, bool store,
-                                mf_error *err) {
-    const mf__layer_kind *kind = &m->bp.kinds[m->bp.kind_of[layer]];
-    mf__backend *be = m->be;
-    float *c = recurrent + m->conv_off[layer], *d = recurrent + m->delta_off[layer];
-    if (store) {
-        MF__TRY(be->upload(be, c, conv, kind->conv_floats * 4, err));
-        return be->upload(be, d, delta, kind->delta_floats * 4, err);
-    }
-    MF__TRY(be->download(be, conv, c, kind->conv_floats * 4, err));
-    return be->download(be, delta, d, kind->delta_floats * 4, err);
-}
-
-static bool has_recurrent(const mf__snapshot_shape *shape, int layer) {
-    return shape->conv_floats[layer] || shape->delta_floats[layer];
-}
-
-mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uint64_t parent, uint8_t *out,
-                             mf_error *err) {
+static mf_status put_state(mf_model *m, writer *w, const mf__frozen *f, int64_t base, uint64_t parent, mf_error *err) {
     const mf__snapshot_shape *shape = m->shape;
-    int64_t n = f->length - base, bytes = mf__snapshot_bytes(shape, base, f->length);
+    int64_t n = f->length - base;
     mf__snapshot_header h = {.magic = MF_SNAPSHOT_MAGIC,
                              .version = MF_SNAPSHOT_VERSION,
-                             .bytes = (uint64_t)bytes,
+                             .bytes = (uint64_t)mf__snapshot_bytes(shape, base, f->length),
                              .fingerprint = shape->fingerprint,
                              .parent = parent,
                              .base = base,
                              .length = f->length,
                              .n_layers = (uint32_t)shape->n_layers,
                              .kv_type = (uint32_t)m->kv_type};
-    uint8_t *at = out + sizeof h;
-    memcpy(out, &h, sizeof h);
-    memset(at, 0, (size_t)((n * 4 + 7) / 8 * 8));
-    if (n) memcpy(at, f->tokens + base, (size_t)n * 4);
-    at += (n * 4 + 7) / 8 * 8;
+    MF__TRY(put(w, &h, sizeof h, err));
+    if (n) MF__TRY(put(w, f->tokens + base, n * 4, err));
+    MF__TRY(put(w, NULL, (n * 4 + 7) / 8 * 8 - n * 4, err));
     for (int l = 0; l < shape->n_layers; l++) {
-        int64_t k = n * mf__kv_row_bytes(m->kv_type, shape->k_cols[l]);
-        int64_t v = n * mf__kv_row_bytes(m->kv_type, shape->v_cols[l]);
-        if (k + v) MF__TRY(move_rows(m, f->pages, l, base, f->length, at, at + k, false, err));
-        at += k + v;
+        MF__TRY(put_rows(m, w, f->pages, rows_of(m, l, false), base, f->length, err));
+        MF__TRY(put_rows(m, w, f->pages, rows_of(m, l, true), base, f->length, err));
     }
     for (int l = 0; l < shape->n_layers; l++) {
-        int64_t c = shape->conv_floats[l] * 4, d = shape->delta_floats[l] * 4;
-        if (f->recurrent && has_recurrent(shape, l))
-            MF__TRY(move_recurrent(m, f->recurrent, l, at, at + c, false, err));
-        else if (c + d)
-            memset(at, 0, (size_t)(c + d)); /* an empty sequence */
-        at += c + d;
+        int64_t conv = shape->conv_floats[l] * 4, delta = shape->delta_floats[l] * 4;
+        if (!f->recurrent) { /* an empty sequence */
+            MF__TRY(put(w, NULL, conv + delta, err));
+            continue;
+        }
+        MF__TRY(put_device(m, w, (const char *)(f->recurrent + m->conv_off[l]), conv, err));
+        MF__TRY(put_device(m, w, (const char *)(f->recurrent + m->delta_off[l]), delta, err));
     }
-    uint64_t sum = mf__hash_bytes(out, (size_t)(at - out));
-    memcpy(at, &sum, sizeof sum);
-    return MF_OK;
+    MF__TRY(flush(w, err));
+    uint64_t sum = mf__hash_digest(&w->sum);
+    return w->write(w->sink, &sum, sizeof sum, err);
+}
+
+mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uint64_t parent, mf__write_fn *write,
+                             void *sink, mf_error *err) {
+    writer w = {.write = write, .sink = sink, .buf = malloc(PIECE_BYTES)};
+    if (!w.buf) return mf__fail(err, MF_E_NOMEM, "no memory to write a state");
+    mf__hash_init(&w.sum, 0);
+    mf_status st = put_state(m, &w, f, base, parent, err);
+    free(w.buf);
+    return st;
 }
 
 /* ---- reading ---- */
 
-static mf_status fill(mf_model *m, const uint8_t *data, const mf__snapshot_view *v, mf__frozen *f, mf_error *err) {
-    const mf__snapshot_shape *shape = m->shape;
-    uint8_t *bytes = (uint8_t *)data; /* only read from: the moves go from bytes to pages */
-    for (int l = 0; l < shape->n_layers; l++) {
-        if (shape->k_cols[l])
-            MF__TRY(
-                move_rows(m, f->pages, l, v->h.base, f->length, bytes + v->k_off[l], bytes + v->v_off[l], true, err));
-        if (f->recurrent && has_recurrent(shape, l))
-            MF__TRY(move_recurrent(m, f->recurrent, l, bytes + v->conv_off[l], bytes + v->delta_off[l], true, err));
+/* To the backend's memory, a page's worth at a time under the lock. */
+static mf_status take_rows(mf_model *m, mf__page *const *pages, rows r, int64_t from, int64_t to, const uint8_t *bytes,
+                           mf_error *err) {
+    for (int64_t pos = from; pos < to && r.row_bytes;) {
+        int64_t n;
+        mf__model_lock(m);
+        char *mem = place_of(m, pages, &r, pos, &n);
+        if (n > to - pos) n = to - pos;
+        mf_status st = m->be->upload(m->be, mem, bytes, n * r.row_bytes, err);
+        mf__model_unlock(m);
+        MF__TRY(st);
+        bytes += n * r.row_bytes;
+        pos += n;
     }
     return MF_OK;
 }
 
-/* Pages up to base are the parent's; the one base lies in is copied, the rest are new. */
+static mf_status take_recurrent(mf_model *m, mf__frozen *f, int l, const uint8_t *conv, const uint8_t *delta,
+                                mf_error *err) {
+    mf__backend *be = m->be;
+    mf__model_lock(m);
+    mf_status st = be->upload(be, f->recurrent + m->conv_off[l], conv, m->shape->conv_floats[l] * 4, err);
+    if (st == MF_OK) st = be->upload(be, f->recurrent + m->delta_off[l], delta, m->shape->delta_floats[l] * 4, err);
+    mf__model_unlock(m);
+    return st;
+}
+
+static mf_status fill(mf_model *m, const uint8_t *data, const mf__snapshot_view *v, mf__frozen *f, mf_error *err) {
+    for (int l = 0; l < m->shape->n_layers; l++) {
+        MF__TRY(take_rows(m, f->pages, rows_of(m, l, false), v->h.base, f->length, data + v->k_off[l], err));
+        MF__TRY(take_rows(m, f->pages, rows_of(m, l, true), v->h.base, f->length, data + v->v_off[l], err));
+        if (f->recurrent) MF__TRY(take_recurrent(m, f, l, data + v->conv_off[l], data + v->delta_off[l], err));
+    }
+    return MF_OK;
+}
+
+/* Pages up to base are the parent's; the one base lies in is copied, the rest are new. Under lock. */
 static mf_status make_pages(mf_model *m, const mf__frozen *parent, int64_t base, mf__frozen *f, mf_error *err) {
     int32_t n_pages = (int32_t)((f->length + MF_KV_BLOCK - 1) / MF_KV_BLOCK);
     for (; f->n_pages < n_pages; f->n_pages++) {
@@ -201,6 +284,18 @@ static mf_status make_pages(mf_model *m, const mf__frozen *parent, int64_t base,
     return MF_OK;
 }
 
+static mf_status make_room(mf_model *m, const mf__frozen *parent, int64_t base, bool recurrent, mf__frozen *f,
+                           mf_error *err) {
+    void *mem = NULL;
+    mf__model_lock(m);
+    mf_status st = make_pages(m, parent, base, f, err);
+    if (st == MF_OK && recurrent && m->recurrent_floats && f->length)
+        st = mf__model_alloc(m, m->recurrent_floats * (int64_t)sizeof(float), &mem, err);
+    f->recurrent = mem;
+    mf__model_unlock(m);
+    return st;
+}
+
 static mf_status build(mf_model *m, const uint8_t *data, const mf__snapshot_view *v, const mf__frozen *parent,
                        bool recurrent, mf__frozen *f, mf_error *err) {
     int64_t base = v->h.base;
@@ -214,12 +309,7 @@ static mf_status build(mf_model *m, const uint8_t *data, const mf__snapshot_view
         memcpy(f->tokens + base, data + v->tokens_off, (size_t)(f->length - base) * sizeof *f->tokens);
     else
         for (int64_t i = 0; i < f->length; i++) f->tokens[i] = -1;
-    MF__TRY(make_pages(m, parent, base, f, err));
-    if (recurrent && m->recurrent_floats && f->length) {
-        void *mem;
-        MF__TRY(mf__model_alloc(m, m->recurrent_floats * (int64_t)sizeof(float), &mem, err));
-        f->recurrent = mem;
-    }
+    MF__TRY(make_room(m, parent, base, recurrent, f, err));
     return fill(m, data, v, f, err);
 }
 
@@ -240,7 +330,7 @@ mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const
         st = build(m, data, &view, parent, recurrent, f, err);
     mf__snapshot_view_free(&view);
     if (st != MF_OK) {
-        mf__frozen_free(m, f);
+        mf__frozen_drop(m, f);
         return st;
     }
     *out = f;

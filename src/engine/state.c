@@ -4,7 +4,7 @@
 
 #include "engine/snapshot.h"
 
-/* The session's state as a frozen one, without copying: valid while the lock is held. */
+/* The session's state as a frozen one, without copying: valid until the session changes. */
 static mf__frozen view_of(const mf_session *s) {
     return (mf__frozen){.length = s->length,
                         .tokens = s->tokens,
@@ -15,11 +15,17 @@ static mf__frozen view_of(const mf_session *s) {
 
 mf_status mf_state_size(mf_session *s, size_t *out, mf_error *err) {
     if (!s || !out) return mf__fail(err, MF_E_INVALID, "mf_state_size: an argument is NULL");
-    mf__model_lock(s->model);
-    mf_status st = mf__model_fingerprint(s->model, err);
-    if (st == MF_OK) *out = (size_t)mf__snapshot_bytes(s->model->shape, 0, s->length);
-    mf__model_unlock(s->model);
-    return st;
+    MF__TRY(mf__model_fingerprint(s->model, err));
+    *out = (size_t)mf__snapshot_bytes(s->model->shape, 0, s->length);
+    return MF_OK;
+}
+
+static mf_status write_to_memory(void *sink, const void *data, size_t size, mf_error *err) {
+    uint8_t **at = sink;
+    (void)err;
+    memcpy(*at, data, size);
+    *at += size;
+    return MF_OK;
 }
 
 mf_status mf_state_save(mf_session *s, void *buf, size_t size, size_t *written, mf_error *err) {
@@ -28,30 +34,49 @@ mf_status mf_state_save(mf_session *s, void *buf, size_t size, size_t *written, 
     if (!s || !buf) return mf__fail(err, MF_E_INVALID, "mf_state_save: an argument is NULL");
     MF__TRY(mf_state_size(s, &need, err));
     if (size < need) return mf__fail(err, MF_E_INVALID, "the buffer has %zu bytes, the state needs %zu", size, need);
-    mf__model_lock(s->model);
     mf__frozen view = view_of(s);
-    mf_status st = mf__snapshot_write(s->model, &view, 0, 0, buf, err);
-    mf__model_unlock(s->model);
-    if (st == MF_OK && written) *written = need;
-    return st;
+    uint8_t *at = buf;
+    MF__TRY(mf__snapshot_write(s->model, &view, 0, 0, write_to_memory, &at, err));
+    if (written) *written = need;
+    return MF_OK;
+}
+
+static mf_status produce_state(void *user, mf__write_fn *write, void *sink, mf_error *err) {
+    mf_session *s = user;
+    mf__frozen view = view_of(s);
+    return mf__snapshot_write(s->model, &view, 0, 0, write, sink, err);
+}
+
+mf_status mf_state_save_file(mf_session *s, const char *path, mf_error *err) {
+    if (!s || !path) return mf__fail(err, MF_E_INVALID, "mf_state_save_file: an argument is NULL");
+    MF__TRY(mf__model_fingerprint(s->model, err));
+    return mf__file_replace_by(path, produce_state, s, err);
 }
 
 static mf_status load(mf_session *s, const void *buf, size_t size, mf_error *err) {
     mf__frozen *f = NULL;
     MF__TRY(mf__model_fingerprint(s->model, err));
     MF__TRY(mf__snapshot_read(s->model, buf, size, NULL, true, &f, err));
+    mf__model_lock(s->model);
     mf_status st = mf__thaw(s, f, f->length, err);
     mf__frozen_free(s->model, f);
+    mf__model_unlock(s->model);
     return st;
 }
 
 mf_status mf_state_load(mf_session *s, const void *buf, size_t size, mf_error *err) {
     if (!s || !buf) return mf__fail(err, MF_E_INVALID, "mf_state_load: an argument is NULL");
     if (size > PTRDIFF_MAX) return mf__fail(err, MF_E_INVALID, "mf_state_load: no state has %zu bytes", size);
-    mf__model_lock(s->model);
-    mf_status st = load(s, buf, size, err);
-    mf__model_unlock(s->model);
-    return st;
+    return load(s, buf, size, err);
+}
+
+mf_status mf_state_load_file(mf_session *s, const char *path, mf_error *err) {
+    mf__map map;
+    if (!s || !path) return mf__fail(err, MF_E_INVALID, "mf_state_load_file: an argument is NULL");
+    MF__TRY(mf__map_open(path, &map, err));
+    mf_status st = load(s, map.data, map.size, err);
+    mf__map_close(&map);
+    return st == MF_OK ? MF_OK : mf__fail_prefix(err, st, "%s", path);
 }
 
 mf_status mf_session_fork(mf_session *s, mf_session **out, mf_error *err) {

@@ -247,6 +247,8 @@ static void test_memory_and_checkpoints(void **state) {
     int64_t again = 7;
     (void)state;
     mf_memory_clear(NULL);
+    assert_null(mf_session_model(NULL));
+    assert_ptr_equal(mf_session_model(session), model);
     assert_int_equal(mf_memory_length(NULL), 0);
     assert_null(mf_memory_tokens(NULL));
     INVALID(mf_memory_seq_rm(NULL, 0, -1, &again, &err));
@@ -283,6 +285,12 @@ static void test_state(void **state) {
     INVALID(mf_state_save(session, buf, 0, NULL, &err));
     INVALID(mf_state_save(session, buf, size - 1, NULL, &err));
     assert_int_equal(mf_state_save(session, buf, size, NULL, NULL), MF_OK);
+    INVALID(mf_state_save_file(NULL, "x", &err));
+    INVALID(mf_state_save_file(session, NULL, &err));
+    REFUSED(MF_E_NOT_FOUND, mf_state_save_file(session, "/nowhere/at/all", &err));
+    INVALID(mf_state_load_file(NULL, "x", &err));
+    INVALID(mf_state_load_file(session, NULL, &err));
+    REFUSED(MF_E_NOT_FOUND, mf_state_load_file(session, "/nowhere/at/all", &err));
     INVALID(mf_state_load(NULL, buf, size, &err));
     INVALID(mf_state_load(session, NULL, size, &err));
     INVALID(mf_state_load(session, buf, SIZE_MAX, &err));

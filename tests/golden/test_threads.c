@@ -1,7 +1,9 @@
 /* Threads: their number changes no bit, and several of them may evaluate sessions of one model at once. */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -12,6 +14,7 @@
 
 #define PROMPT 9
 #define STEPS 4
+#define LONG_PROMPT 400
 
 /* A prompt in chunks of 4 and a few single tokens; every row of logits is kept. */
 typedef struct trace {
@@ -71,10 +74,62 @@ static void test_sessions_in_threads(void **state) {
     mf_model_close(m);
 }
 
+/* A long prompt in small chunks, in a thread of its own; `layers` counts what it has got through. */
+typedef struct reader {
+    mf_session *s;
+    int32_t tokens[LONG_PROMPT];
+    atomic_int layers;
+    atomic_bool done;
+    mf_status status;
+} reader;
+
+static bool count_layer(void *user) {
+    atomic_fetch_add(&((reader *)user)->layers, 1);
+    return false;
+}
+
+static void *read_long(void *user) {
+    reader *r = user;
+    mf_part part = {
+        .session = r->s, .tokens = r->tokens, .n_tokens = LONG_PROMPT, .cancel = count_layer, .cancel_user = r};
+    r->status = mf_eval(mf_session_model(r->s), &part, 1, NULL);
+    atomic_store(&r->done, true);
+    return NULL;
+}
+
+/* Whoever decodes meanwhile waits for the chunk that is under way, and at most for one that began before the wish was
+ * heard, never for the prompt. */
+static void test_a_long_prompt_lets_others_in(void **state) {
+    static reader r;
+    mf_model *m = tiny_open(*state, 1);
+    mf_session *s = tiny_session(m, 2000, 0);
+    float logits[TINY_VOCAB];
+    pthread_t thread;
+    int n_tokens = 0, longest = 0;
+    r = (reader){.s = tiny_session(m, LONG_PROMPT, 8)};
+    for (int i = 0; i < LONG_PROMPT; i++) r.tokens[i] = tiny_token(i);
+    assert_int_equal(pthread_create(&thread, NULL, read_long, &r), 0);
+    while (!atomic_load(&r.layers)) sched_yield();
+    for (; !atomic_load(&r.done) && n_tokens < 2000; n_tokens++) {
+        int before = atomic_load(&r.layers);
+        assert_int_equal(mf_eval_token(s, tiny_token(n_tokens), n_tokens, logits, TINY_VOCAB, NULL), MF_OK);
+        int waited = atomic_load(&r.layers) - before;
+        if (waited > longest) longest = waited;
+    }
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(r.status, MF_OK);
+    assert_true(n_tokens >= LONG_PROMPT / 8 / 2); /* about one between two chunks */
+    assert_true(longest <= 3 * TINY_LAYERS);      /* two chunks, and the first layers of the next */
+    mf_session_free(s);
+    mf_session_free(r.s);
+    mf_model_close(m);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_thread_count_changes_no_bit),
         cmocka_unit_test(test_sessions_in_threads),
+        cmocka_unit_test(test_a_long_prompt_lets_others_in),
     };
     if (argc != 2) return 2;
     tiny_checkpoint = argv[1];

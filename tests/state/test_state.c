@@ -1,5 +1,6 @@
 /* Snapshots, forks, batches, checkpoints and truncation. "Same" means bit for bit. */
 #include "any.h"
+#include "engine/snapshot.h"
 
 #define MAX_PROMPT 300 /* more than one KV page */
 
@@ -315,6 +316,43 @@ static void test_a_batch_equals_separate_runs(void **state) {
     mf_model_close(m);
 }
 
+/* Evaluates a token of another session whenever bytes come: a lock held over the writing would never let it. */
+typedef struct busy_sink {
+    mf_session *other;
+    float *logits;
+    size_t bytes;
+} busy_sink;
+
+static mf_status evaluate_meanwhile(void *sink, const void *data, size_t size, mf_error *err) {
+    busy_sink *b = sink;
+    (void)data;
+    b->bytes += size;
+    return mf_eval_token(b->other, 5, mf_memory_length(b->other), b->logits, any_vocab(b->other->model), err);
+}
+
+static void test_others_evaluate_while_a_state_is_written(void **state) {
+    mf_model *m = any_open(*state);
+    mf_session *s = any_session(m), *other = any_session(m);
+    float *row = any_row(m, 1);
+    mf_error err = {0};
+    mf__frozen *f;
+    size_t size;
+    any_eval(m, s, prompt, 40, row);
+    assert_int_equal(mf_state_size(s, &size, &err), MF_OK);
+    mf__model_lock(m);
+    assert_int_equal(mf__freeze(s, &f, &err), MF_OK);
+    mf__model_unlock(m);
+    busy_sink sink = {.other = other, .logits = row};
+    if (mf__snapshot_write(m, f, 0, 0, evaluate_meanwhile, &sink, &err) != MF_OK) fail_msg("%s", err.text);
+    assert_int_equal(sink.bytes, size);
+    assert_true(mf_memory_length(other) >= 2);
+    mf__frozen_drop(m, f);
+    mf_session_free(s);
+    mf_session_free(other);
+    free(row);
+    mf_model_close(m);
+}
+
 static void test_checkpoints(void **state) {
     mf_model *m = any_open(*state);
     float *want = any_row(m, 1), *got = any_row(m, 1);
@@ -429,6 +467,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_snapshot_of_another_precision_is_refused),
         cmocka_unit_test(test_forks_go_their_own_ways),
         cmocka_unit_test(test_a_batch_equals_separate_runs),
+        cmocka_unit_test(test_others_evaluate_while_a_state_is_written),
         cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_truncation),
         cmocka_unit_test(test_prefix_reuse_is_exact),

@@ -267,6 +267,32 @@ static void sessions_borrow_from_the_cache(void **state) {
     assert_non_null(strstr(err.text, "1048576"));
 }
 
+/* A prompt that shares nothing with what the session holds needs no memory beside it: the old pages make way for the
+ * new, and none is copied. */
+static void a_prompt_takes_the_room_of_the_one_before(void **state) {
+    mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_ON);
+    mf_model *m = open_with(*state, &opt);
+    mf_session *s = tiny_session(m, 1024, 64), *fresh = tiny_session(m, 1024, 64);
+    mf_stats now;
+    mf_error err = {0};
+    float got[TINY_VOCAB], want[TINY_VOCAB];
+    int32_t other[600];
+    for (int i = 0; i < 600; i++) other[i] = tiny_token(i + 7);
+    assert_int_equal(mf_eval_prompt(fresh, other, 600, 0, want, TINY_VOCAB, &err), MF_OK);
+    mf_session_free(fresh);
+    tiny_eval(s, 600, got); /* three pages */
+    mf_model_stats_get(m, &now);
+    int64_t recurrent = m->recurrent_floats * (int64_t)sizeof(float);
+    int64_t lent = now.budget - mf__slot_memory_least(m->store) - m->kv.page_bytes - recurrent;
+    assert_int_equal(mf__store_lend(m->store, lent, &err), MF_OK); /* one page is left */
+    if (mf_prompt(s, other, 600, NULL, 0, got, TINY_VOCAB, NULL, &err) != MF_OK) fail_msg("%s", err.text);
+    assert_memory_equal(got, want, sizeof got);
+    assert_int_equal(mf_memory_length(s), 600);
+    mf__store_lend(m->store, -lent, NULL);
+    mf_session_free(s);
+    mf_model_close(m);
+}
+
 /* Where everything fits, all of it comes with the first session: a model that nobody talks to leaves the drive alone,
  * and what is measured on its store is what the measurement asked for. */
 static void a_model_without_sessions_reads_nothing(void **state) {
@@ -415,6 +441,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest rest[] = {
         cmocka_unit_test(a_failed_read_changes_nothing),
         cmocka_unit_test(sessions_borrow_from_the_cache),
+        cmocka_unit_test(a_prompt_takes_the_room_of_the_one_before),
         cmocka_unit_test(all_memory_is_in_the_budget),
         cmocka_unit_test(experts_in_other_directories),
         cmocka_unit_test(other_experts_are_another_model),
