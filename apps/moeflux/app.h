@@ -27,6 +27,7 @@ int cmd_bench(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_template(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
+int cmd_serve(int argc, char **argv);
 
 /* "moeflux: ..." on standard error. */
 void app_say(const char *fmt, ...) MF__PRINTF(1, 2);

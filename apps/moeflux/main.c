@@ -10,6 +10,7 @@
 static const app_command COMMANDS[] = {
     {"run", cmd_run, "continue a text or answer a request"},
     {"chat", cmd_chat, "a conversation in the terminal"},
+    {"serve", cmd_serve, "the model over HTTP, for clients of OpenAI and Anthropic"},
     {"convert", cmd_convert, "turn a published checkpoint into a model directory"},
     {"verify", cmd_verify, "read a whole model again and compare it with its checksums"},
     {"synth", cmd_synth, "write a model of a real shape with random weights, to measure with"},

@@ -55,7 +55,7 @@ static void unsay(mf__store *s, int layer, uint8_t bits) {
 
 /* A token's time: from one turn of the first layer to the next. */
 static void time_token(mf__store *s, const mf__turn *t) {
-    int64_t now = mf__clock_ns();
+    int64_t now = mf__now_ns();
     if (t->layer != s->first_layer) return;
     if (t->n_tokens == 1 && s->token_began_ns && !s->always) mf__trial_token(&s->trial, now - s->token_began_ns);
     s->token_began_ns = t->n_tokens == 1 ? now : 0;

@@ -86,6 +86,7 @@ static void answer_ended(http_conn *c) {
     free(c->path);
     c->path = NULL;
     c->user = NULL;
+    c->fields = NULL;
     if (!close) {
         enter(c, CONN_IDLE);
         begin_writing(c);
@@ -140,6 +141,7 @@ static void put_head(http_conn *c, int status, const char *type, const char *fie
     evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, http_status_text(status), date);
     if (type) evbuffer_add_printf(out, "Content-Type: %s\r\nX-Content-Type-Options: nosniff\r\n", type);
     if (fields) evbuffer_add(out, fields, strlen(fields));
+    if (c->fields) evbuffer_add(out, c->fields, strlen(c->fields));
     if (c->close_after || c->server->draining) evbuffer_add_printf(out, "Connection: close\r\n");
 }
 
@@ -187,6 +189,10 @@ void http_stream_cut(http_conn *c) {
 
 void http_conn_set_state(http_conn *c, void *state) {
     c->user = state;
+}
+
+void http_conn_set_fields(http_conn *c, const char *fields) {
+    c->fields = fields;
 }
 
 const char *http_conn_address(const http_conn *c) {

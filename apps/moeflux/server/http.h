@@ -57,6 +57,9 @@ bool http_server_listen(http_server *server, evutil_socket_t fd);
 /* No more connections; those that wait for a request are closed, the others when their answer has ended. */
 void http_server_drain(http_server *server);
 
+/* Calls fn with the state (http_conn_set_state) of every connection whose request is worked on. */
+void http_each_state(http_server *server, void (*fn)(void *state));
+
 typedef struct http_stats {
     int open, busy;                       /* connections now; with a request that is worked on */
     int64_t accepted, refused, evicted;   /* refused: no place */
@@ -68,6 +71,9 @@ const http_stats *http_server_stats(const http_server *server);
  * fields: more header lines, each with its CRLF; or NULL. After an answer ends the connection is the client's again. */
 
 void http_conn_set_state(http_conn *conn, void *state);
+/* Header lines, each with its CRLF, that the answer to the current request has besides; static or the caller's for as
+ * long. NULL: none. */
+void http_conn_set_fields(http_conn *conn, const char *fields);
 
 void http_respond(http_conn *conn, int status, const char *type, const char *fields, const void *body, size_t n);
 

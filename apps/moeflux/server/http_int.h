@@ -30,10 +30,11 @@ struct http_conn {
     conn_state state;
     http_parser parser;
     http_request request;
-    char *path;     /* the target, cut at "?" */
-    void *user;     /* http_conn_set_state */
-    bool chunked;   /* the stream's framing */
-    bool head_only; /* HEAD */
+    char *path;         /* the target, cut at "?" */
+    void *user;         /* http_conn_set_state */
+    const char *fields; /* http_conn_set_fields */
+    bool chunked;       /* the stream's framing */
+    bool head_only;     /* HEAD */
     bool close_after;
     bool writing;    /* output waits, and the deadline is for it */
     bool feeding;    /* in feed(): an answer given now returns there */

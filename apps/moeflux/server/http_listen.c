@@ -155,6 +155,13 @@ void http_server_free(http_server *s) {
     free(s);
 }
 
+void http_each_state(http_server *s, void (*fn)(void *state)) {
+    for (http_conn *c = s->oldest, *next; c; c = next) {
+        next = c->newer;
+        if ((c->state == CONN_BUSY || c->state == CONN_STREAM) && c->user) fn(c->user);
+    }
+}
+
 const http_stats *http_server_stats(const http_server *s) {
     return &s->stats;
 }

@@ -60,7 +60,8 @@ void maker_rename(maker *m, const char *from, const char *to) {
     }
 }
 
-/* ---- making ----------------------------------------------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------------------------------------------------
+ */
 
 static void fill(maker *m, maker_tensor *t, const char *name) {
     bool norm = strstr(name, "norm") != NULL;
@@ -124,7 +125,8 @@ void maker_free(maker *m) {
     mf__arena_free(&m->arena);
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------------------
+ */
 
 char *path_in(const char *dir, const char *name) {
     char *path = mf__path_join(dir, name);
@@ -168,7 +170,8 @@ const char *maker_write(maker *m, const char *root, const char *name) {
     return dir;
 }
 
-/* ---- evaluating ------------------------------------------------------------------------------------------------- */
+/* ---- evaluating ---------------------------------------------------------------------------------------------------
+ */
 
 float *model_logits(const char *dir, int experts_per_token) {
     mf_model_options opt;

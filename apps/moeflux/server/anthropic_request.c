@@ -1,0 +1,266 @@
+/* Anthropic's messages, blocks and tools, brought into the form that chat templates take; cache_control becomes marks.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "anthropic.h"
+
+static const char *const known[] = {
+    "model",         "messages",       "max_tokens",  "system",
+    "stream",        "stop_sequences", "temperature", "top_p",
+    "top_k",         "tools",          "tool_choice", "thinking",
+    "metadata",      "service_tier",   "container",   "context_management",
+    "output_config", "output_format",  "mcp_servers", "inference_geo",
+    "cache_control", "betas",          NULL,
+};
+
+static bool missing(job *j, const char *where) {
+    return job_fail(j, 400, where, NULL, "%s: Field required", where);
+}
+
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+
+/* One message on its way: its text and reasoning, its calls; tool results become messages of their own. */
+typedef struct turn {
+    const char *role;
+    buf text, reasoning;
+    json_t *calls;
+    bool any;
+} turn;
+
+static bool see_mark(job *j, const json_t *block) {
+    const json_t *control = json_object_get(block, "cache_control");
+    if (!control || json_is_null(control)) return true;
+    if (!json_is_object(control))
+        return job_fail(j, 400, "cache_control", NULL, "cache_control: Input should be an object");
+    j->with_cache_marks = true;
+    return true;
+}
+
+/* The messages so far are a place worth keeping. */
+static bool put_mark(gen *g, job *j) {
+    if (!j->with_cache_marks) return true;
+    j->with_cache_marks = false;
+    if (!json_array_size(g->messages) || g->opt.n_marks == MF_REPLY_MAX_MARKS) return true;
+    g->marks[g->opt.n_marks++] = (mf_reply_mark){(int32_t)json_array_size(g->messages) - 1, -1};
+    g->opt.marks = g->marks;
+    return true;
+}
+
+static bool flush_turn(gen *g, job *j, turn *t) {
+    if (!t->any) return true;
+    if (!gen_message(g, j, t->role, buf_take(&t->text))) return false;
+    json_t *message = json_array_get(g->messages, json_array_size(g->messages) - 1);
+    if (t->reasoning.size)
+        json_object_set_new(message, "reasoning_content", json_text(t->reasoning.data, t->reasoning.size));
+    if (t->calls) json_object_set(message, "tool_calls", t->calls);
+    json_decref(t->calls);
+    t->calls = NULL;
+    buf_free(&t->reasoning);
+    t->any = false;
+    return true;
+}
+
+static void free_turn(turn *t) {
+    buf_free(&t->text);
+    buf_free(&t->reasoning);
+    json_decref(t->calls);
+}
+
+static bool tool_result(gen *g, job *j, turn *t, const json_t *block, const char *where) {
+    const char *id = json_string_value(json_object_get(block, "tool_use_id"));
+    char path[160];
+    char *content = NULL;
+    snprintf(path, sizeof path, "%s.tool_use_id", where);
+    if (!id) return missing(j, path);
+    snprintf(path, sizeof path, "%s.content", where);
+    if (!flush_turn(g, j, t) || !field_content(j, json_object_get(block, "content"), path, &content)) return false;
+    if (!gen_message(g, j, "tool", content)) return false;
+    json_t *message = json_array_get(g->messages, json_array_size(g->messages) - 1);
+    json_object_set_new(message, "tool_call_id", json_string(id));
+    return true;
+}
+
+static bool tool_call(job *j, turn *t, const json_t *block, const char *where) {
+    const char *id = json_string_value(json_object_get(block, "id"));
+    const char *name = json_string_value(json_object_get(block, "name"));
+    char path[160];
+    snprintf(path, sizeof path, "%s.%s", where, id ? "name" : "id");
+    if (!id || !name) return missing(j, path);
+    if (!t->calls) t->calls = json_array();
+    json_array_append_new(t->calls, openai_call(id, name, json_object_get(block, "input")));
+    t->any = true;
+    return true;
+}
+
+static bool add_block(gen *g, job *j, turn *t, const json_t *block, const char *where) {
+    const char *type = "", *text = NULL;
+    if (!json_is_object(block)) return job_fail(j, 400, where, NULL, "%s: Input should be an object", where);
+    if (!field_text(j, block, where, "type", &type) || !see_mark(j, block)) return false;
+    bool by_model = !strcmp(t->role, "assistant");
+    if (!strcmp(type, "text")) {
+        if (!field_text(j, block, where, "text", &text)) return false;
+        if (!text) return missing(j, where);
+        buf_add(&t->text, text, json_string_length(json_object_get(block, "text")));
+        t->any = true;
+        return true;
+    }
+    if (!strcmp(type, "thinking") && by_model) {
+        if (!field_text(j, block, where, "thinking", &text)) return false;
+        buf_adds(&t->reasoning, text ? text : "");
+        t->any = true;
+        return true;
+    }
+    if (!strcmp(type, "redacted_thinking") && by_model) return true;
+    if (!strcmp(type, "tool_use") && by_model) return tool_call(j, t, block, where);
+    if (!strcmp(type, "tool_result") && !by_model) return tool_result(g, j, t, block, where);
+    return job_fail(j, 400, where, NULL,
+                    "%s: blocks of type '%.40s' are not supported here, as the model reads text only", where, type);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+static bool add_content(gen *g, job *j, turn *t, const json_t *content, const char *where) {
+    size_t i;
+    const json_t *block;
+    char path[96];
+    if (json_is_string(content)) {
+        buf_add(&t->text, json_string_value(content), json_string_length(content));
+        t->any = true;
+    } else if (json_is_array(content)) {
+        json_array_foreach(content, i, block) {
+            snprintf(path, sizeof path, "%s.%zu", where, i);
+            if (!add_block(g, j, t, block, path)) return false;
+        }
+    } else {
+        return content ? job_fail(j, 400, where, NULL, "%s: Input should be a string or a list of blocks", where)
+                       : missing(j, where);
+    }
+    return flush_turn(g, j, t) && put_mark(g, j);
+}
+
+static bool add_turn(gen *g, job *j, const char *role, const json_t *content, const char *where) {
+    turn t = {.role = role};
+    bool fine = add_content(g, j, &t, content, where);
+    free_turn(&t);
+    return fine;
+}
+
+static bool add_messages(gen *g, job *j, const json_t *messages) {
+    size_t i;
+    const json_t *m;
+    char where[64];
+    const char *role = NULL;
+    if (!messages) return missing(j, "messages");
+    if (!json_is_array(messages)) return job_fail(j, 400, "messages", NULL, "messages: Input should be a valid list");
+    if (!json_array_size(messages))
+        return job_fail(j, 400, "messages", NULL, "messages: at least one message is required");
+    json_array_foreach(messages, i, m) {
+        role = json_string_value(json_object_get(m, "role"));
+        snprintf(where, sizeof where, "messages.%zu.role", i);
+        if (!role || (strcmp(role, "user") && strcmp(role, "assistant")))
+            return job_fail(j, 400, where, NULL, "%s: Input should be 'user' or 'assistant'", where);
+        snprintf(where, sizeof where, "messages.%zu.content", i);
+        if (!add_turn(g, j, role, json_object_get(m, "content"), where)) return false;
+    }
+    const json_t *last = json_array_get(g->messages, json_array_size(g->messages) - 1);
+    g->opt.continue_last = !strcmp(role, "assistant") && !json_object_get(last, "tool_calls");
+    return true;
+}
+
+/* ---- tools and the rest ------------------------------------------------------------------------------------------ */
+
+static bool add_tools(gen *g, job *j, const json_t *tools) {
+    size_t i;
+    const json_t *tool;
+    char where[48];
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return job_fail(j, 400, "tools", NULL, "tools: Input should be a valid list");
+    json_array_foreach(tools, i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        snprintf(where, sizeof where, "tools.%zu", i);
+        if (type && strcmp(type, "custom"))
+            return job_fail(j, 400, where, NULL,
+                            "%s: tools of type '%.40s' run on Anthropic's servers; only custom tools are supported",
+                            where, type);
+        if (!json_is_object(json_object_get(tool, "input_schema"))) {
+            snprintf(where, sizeof where, "tools.%zu.input_schema", i);
+            return missing(j, where);
+        }
+        if (!gen_tool(g, j, json_object_get(tool, "name"), json_object_get(tool, "description"),
+                      json_object_get(tool, "input_schema"), where) ||
+            !see_mark(j, tool))
+            return false;
+    }
+    return true;
+}
+
+static bool tool_choice(gen *g, job *j, const json_t *choice) {
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    if (!choice || json_is_null(choice)) return true;
+    if (!type) return missing(j, "tool_choice.type");
+    if (!field_bool(j, choice, "disable_parallel_tool_use", &g->opt.one_call)) return false;
+    if (!g->tools)
+        return job_fail(j, 400, "tool_choice", NULL, "tool_choice may only be specified while providing tools");
+    if (!strcmp(type, "auto")) {
+        g->opt.tool_choice = MF_TOOLS_AUTO;
+    } else if (!strcmp(type, "none")) {
+        g->opt.tool_choice = MF_TOOLS_NONE;
+    } else if (!strcmp(type, "any")) {
+        g->opt.tool_choice = MF_TOOLS_REQUIRED;
+    } else if (!strcmp(type, "tool")) {
+        const char *name = json_string_value(json_object_get(choice, "name"));
+        if (!name) return missing(j, "tool_choice.tool.name");
+        if (!gen_has_tool(g, name))
+            return job_fail(j, 400, "tool_choice", NULL, "Tool '%.64s' not found in provided tools", name);
+        g->opt.tool_choice = MF_TOOLS_NAMED;
+        g->opt.tool_name = name;
+    } else {
+        return job_fail(j, 400, "tool_choice", NULL, "tool_choice: Input should be 'auto', 'any', 'tool' or 'none'");
+    }
+    return true;
+}
+
+static bool thinking(gen *g, job *j, const json_t *t, int64_t max_tokens) {
+    const char *type = json_string_value(json_object_get(t, "type"));
+    if (!t || json_is_null(t)) return true;
+    if (!type) return missing(j, "thinking.type");
+    if (!strcmp(type, "disabled")) {
+        g->opt.reasoning = MF_SWITCH_OFF;
+        return true;
+    }
+    if (strcmp(type, "enabled") && strcmp(type, "adaptive"))
+        return job_fail(j, 400, "thinking", NULL, "thinking: Input should be 'enabled', 'disabled' or 'adaptive'");
+    g->opt.reasoning = MF_SWITCH_ON;
+    if (!strcmp(type, "adaptive")) return true;
+    if (!json_object_get(t, "budget_tokens")) return missing(j, "thinking.enabled.budget_tokens");
+    if (!field_int(j, t, "budget_tokens", 1, INT32_MAX, &g->opt.max_reasoning)) return false;
+    if (max_tokens >= 0 && g->opt.max_reasoning >= max_tokens)
+        return job_fail(j, 400, "max_tokens", NULL, "`max_tokens` must be greater than `thinking.budget_tokens`");
+    return true;
+}
+
+/* output_config.format or output_format: {"type": "json_schema", "schema": ...} */
+static bool output_form(gen *g, job *j, const json_t *body) {
+    const json_t *format = json_object_get(body, "output_format");
+    if (!format) format = json_object_get(json_object_get(body, "output_config"), "format");
+    return gen_form(g, j, format, "output_config.format");
+}
+
+bool anthropic_request(gen *g, job *j, const json_t *body, bool answers) {
+    const json_t *system = json_object_get(body, "system");
+    if (!fields_known(j, body, known)) return false;
+    if (answers && !json_object_get(body, "max_tokens")) return missing(j, "max_tokens");
+    bool fine = field_bool(j, body, "stream", &j->stream) &&
+                field_int(j, body, "max_tokens", 1, INT32_MAX, &g->opt.max_tokens) && gen_sampling(g, j, body) &&
+                field_stops(j, body, "stop_sequences") && add_tools(g, j, json_object_get(body, "tools")) &&
+                tool_choice(g, j, json_object_get(body, "tool_choice")) &&
+                thinking(g, j, json_object_get(body, "thinking"), g->opt.max_tokens) && output_form(g, j, body);
+    if (fine && system && !json_is_null(system)) fine = add_turn(g, j, "system", system, "system");
+    fine = fine && add_messages(g, j, json_object_get(body, "messages"));
+    if (fine && json_object_get(body, "cache_control")) { /* the whole request */
+        j->with_cache_marks = true;
+        put_mark(g, j);
+    }
+    return fine;
+}

@@ -1,0 +1,151 @@
+#include "metrics.h"
+
+#include "job.h"
+#include "server_int.h"
+
+static const double bounds[METRICS_BUCKETS - 1] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                                   0.25,  0.5,    1,     2.5,  5,     25};
+
+static void observe(histogram *h, double seconds) {
+    int i = 0;
+    while (i < METRICS_BUCKETS - 1 && seconds > bounds[i]) i++;
+    h->counts[i]++;
+    h->sum += seconds;
+    h->n++;
+}
+
+void metrics_first_token(metrics *m, double seconds) {
+    observe(&m->first_token, seconds);
+}
+
+void metrics_refused(metrics *m) {
+    m->outcomes[OUTCOME_BUSY]++;
+}
+
+void metrics_job(metrics *m, const struct job *j, bool left) {
+    double now = server_now();
+    int status = j->problem.status;
+    m->outcomes[left           ? OUTCOME_LEFT
+                : !status      ? OUTCOME_OK
+                : status < 500 ? OUTCOME_CLIENT_ERROR
+                               : OUTCOME_SERVER_ERROR]++;
+    int64_t most = 0;
+    for (int i = 0; i < j->n_choices; i++) {
+        const out_choice *c = &j->out[i];
+        if (i % j->n_per_prompt == 0) m->prompt_tokens += c->n_prompt;
+        m->cached_tokens += c->n_reused;
+        m->made_tokens += c->result.n_made;
+        if (c->result.n_made > most) most = c->result.n_made;
+    }
+    if (!left && !status) observe(&m->whole, now - j->t_created);
+    if (most > 1 && j->t_first > 0) observe(&m->per_token, (now - j->t_first) / (double)(most - 1));
+}
+
+/* ---- text -------------------------------------------------------------------------------------------------------- */
+
+static void about(buf *b, const char *name, const char *type, const char *help) {
+    buf_printf(b, "# HELP moeflux_%s %s\n# TYPE moeflux_%s %s\n", name, help, name, type);
+}
+
+static void one(buf *b, const char *name, const char *type, double value, const char *help) {
+    about(b, name, type, help);
+    buf_printf(b, "moeflux_%s %.15g\n", name, value);
+}
+
+static void write_histogram(buf *b, const char *name, const histogram *h, const char *help) {
+    int64_t below = 0;
+    about(b, name, "histogram", help);
+    for (int i = 0; i < METRICS_BUCKETS - 1; i++) {
+        below += h->counts[i];
+        buf_printf(b, "moeflux_%s_bucket{le=\"%g\"} %lld\n", name, bounds[i], (long long)below);
+    }
+    buf_printf(b, "moeflux_%s_bucket{le=\"+Inf\"} %lld\nmoeflux_%s_sum %.9g\nmoeflux_%s_count %lld\n", name,
+               (long long)h->n, name, h->sum, name, (long long)h->n);
+}
+
+static void write_requests(buf *b, const metrics *m) {
+    static const char *const names[OUTCOMES] = {"ok", "client_error", "server_error", "busy", "left"};
+    about(b, "requests_total", "counter", "API requests by how they ended.");
+    for (int i = 0; i < OUTCOMES; i++)
+        buf_printf(b, "moeflux_requests_total{outcome=\"%s\"} %lld\n", names[i], (long long)m->outcomes[i]);
+    one(b, "prompt_tokens_total", "counter", (double)m->prompt_tokens, "Tokens of prompts.");
+    one(b, "cached_tokens_total", "counter", (double)m->cached_tokens, "Tokens of prompts that were known already.");
+    one(b, "generated_tokens_total", "counter", (double)m->made_tokens, "Tokens of answers.");
+    write_histogram(b, "time_to_first_token_seconds", &m->first_token, "From the request to the first word.");
+    write_histogram(b, "time_per_token_seconds", &m->per_token, "Mean of an answer, behind its first word.");
+    write_histogram(b, "request_seconds", &m->whole, "From the request to the end of its answer.");
+}
+
+static void write_sched(buf *b, const sched_stats *s) {
+    one(b, "queue_waiting", "gauge", s->waiting, "Sequences that wait to be read.");
+    one(b, "sequences_running", "gauge", s->running, "Sequences that are read or speak.");
+    one(b, "sessions_idle", "gauge", s->idle_sessions, "Sessions kept for later.");
+    one(b, "sessions_dropped_total", "counter", (double)s->sessions_dropped, "Sessions given up for want of room.");
+    one(b, "passes_total", "counter", (double)s->passes, "Evaluations of a batch.");
+    one(b, "pass_seconds_total", "counter", s->pass_seconds, "Time they took.");
+    one(b, "evaluated_prompt_tokens_total", "counter", (double)s->prompt_tokens,
+        "Tokens of prompts that were evaluated.");
+    about(b, "batch_sequences", "histogram", "Sequences in a pass.");
+    int64_t below = 0;
+    for (int i = 0; i < SCHED_BATCH_BUCKETS; i++) {
+        below += s->batch[i];
+        buf_printf(b, "moeflux_batch_sequences_bucket{le=\"%d\"} %lld\n", 1 << i, (long long)below);
+    }
+    buf_printf(b,
+               "moeflux_batch_sequences_bucket{le=\"+Inf\"} %lld\nmoeflux_batch_sequences_count %lld\n"
+               "moeflux_batch_sequences_sum %lld\n",
+               (long long)below, (long long)below, (long long)(s->made_tokens + s->prompt_tokens));
+    about(b, "prompt_reuse_total", "counter", "Prompts whose beginning was known, by where from.");
+    buf_printf(b,
+               "moeflux_prompt_reuse_total{kind=\"session\"} %lld\nmoeflux_prompt_reuse_total{kind=\"cache\"} %lld\n"
+               "moeflux_prompt_reuse_total{kind=\"fork\"} %lld\n",
+               (long long)s->reused_session, (long long)s->reused_cache, (long long)s->reused_fork);
+}
+
+static void write_experts(buf *b, mf_model *model) {
+    mf_stats s;
+    int64_t read = 0, useful = 0;
+    mf_model_stats_get(model, &s);
+    for (int i = 0; i < MF_PREDICTORS; i++) {
+        read += s.predictors[i].read;
+        useful += s.predictors[i].useful + s.predictors[i].late;
+    }
+    double speed = s.busy_ns ? (double)(s.bytes_read + s.bytes_prefetched) / ((double)s.busy_ns * 1e-9) : 0;
+    one(b, "expert_wanted_total", "counter", (double)s.wanted, "Experts asked for, once per layer and pass.");
+    one(b, "expert_hits_total", "counter", (double)s.hits, "Of these, in memory already.");
+    one(b, "expert_read_bytes_total", "counter", (double)s.bytes_read, "Read because they were wanted.");
+    one(b, "expert_prefetched_bytes_total", "counter", (double)s.bytes_prefetched, "Read ahead.");
+    one(b, "expert_stall_seconds_total", "counter", (double)s.stall_ns * 1e-9, "Time that passes waited for experts.");
+    one(b, "expert_prefetch_reads_total", "counter", (double)read, "Reads for predictions.");
+    one(b, "expert_prefetch_useful_total", "counter", (double)useful, "Of these, wanted later.");
+    one(b, "expert_read_errors_total", "counter", (double)s.read_errors, "Reads that failed.");
+    one(b, "drive_ceiling_share", "gauge", s.ceiling ? speed / (double)s.ceiling : 0,
+        "Read speed over the drive's measured speed.");
+    const mf_model_info *info = mf_model_info_get(model);
+    about(b, "memory_bytes", "gauge", "Memory by part.");
+    buf_printf(b, "moeflux_memory_bytes{part=\"trunk\"} %lld\nmoeflux_memory_bytes{part=\"experts\"} %lld\n",
+               (long long)info->trunk_bytes, (long long)s.cache_bytes);
+    one(b, "experts_budget_bytes", "gauge", (double)s.budget, "Most memory for experts; 0: they are mapped.");
+}
+
+static void write_http(buf *b, const http_stats *h) {
+    one(b, "connections_open", "gauge", h->open, "Connections now.");
+    one(b, "connections_busy", "gauge", h->busy, "Of these, with a request that is worked on.");
+    one(b, "connections_accepted_total", "counter", (double)h->accepted, "Connections taken.");
+    about(b, "connections_cut_total", "counter", "Connections cut or refused, by why.");
+    buf_printf(
+        b,
+        "moeflux_connections_cut_total{why=\"no_place\"} %lld\nmoeflux_connections_cut_total{why=\"evicted\"} %lld\n"
+        "moeflux_connections_cut_total{why=\"deadline\"} %lld\nmoeflux_connections_cut_total{why=\"slow_reader\"} "
+        "%lld\n"
+        "moeflux_connections_cut_total{why=\"not_http\"} %lld\n",
+        (long long)h->refused, (long long)h->evicted, (long long)h->timed_out, (long long)h->slow_readers,
+        (long long)h->bad);
+}
+
+void metrics_write(const metrics *m, const http_stats *http, const sched_stats *passes, mf_model *model, buf *out) {
+    write_requests(out, m);
+    write_sched(out, passes);
+    write_experts(out, model);
+    write_http(out, http);
+}

@@ -1,0 +1,203 @@
+/* Items, instructions and flat tools, brought into the form that chat templates take. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "responses.h"
+
+static const char *const known[] = {
+    "model",
+    "input",
+    "instructions",
+    "stream",
+    "stream_options",
+    "temperature",
+    "top_p",
+    "max_output_tokens",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "text",
+    "reasoning",
+    "store",
+    "metadata",
+    "user",
+    "include",
+    "truncation",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "background",
+    "previous_response_id",
+    "max_tool_calls",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "ignore_eos",
+    NULL,
+};
+
+/* ---- input ------------------------------------------------------------------------------------------------------- */
+
+static json_t *last_message(const gen *g) {
+    size_t n = json_array_size(g->messages);
+    return n ? json_array_get(g->messages, n - 1) : NULL;
+}
+
+static bool is_by(const json_t *message, const char *role) {
+    const char *own = json_string_value(json_object_get(message, "role"));
+    return own && !strcmp(own, role);
+}
+
+/* Calls of one turn are items of their own; for templates they belong to the assistant's message. */
+static bool call_item(gen *g, job *j, const json_t *item, const char *where) {
+    const char *id = json_string_value(json_object_get(item, "call_id"));
+    const char *name = json_string_value(json_object_get(item, "name"));
+    if (!id || !name)
+        return job_fail(j, 400, where, "missing_required_parameter", "Missing required parameter: '%s.%s'.", where,
+                        id ? "name" : "call_id");
+    if (!is_by(last_message(g), "assistant") && !gen_message(g, j, "assistant", strdup(""))) return false;
+    json_t *message = last_message(g);
+    if (!json_object_get(message, "tool_calls")) json_object_set_new(message, "tool_calls", json_array());
+    json_array_append_new(json_object_get(message, "tool_calls"),
+                          openai_call(id, name, json_object_get(item, "arguments")));
+    return true;
+}
+
+static bool call_output(gen *g, job *j, const json_t *item, const char *where) {
+    const char *id = json_string_value(json_object_get(item, "call_id"));
+    char path[96];
+    char *content = NULL;
+    snprintf(path, sizeof path, "%s.output", where);
+    if (!id)
+        return job_fail(j, 400, where, "missing_required_parameter", "Missing required parameter: '%s.call_id'.",
+                        where);
+    if (!field_content(j, json_object_get(item, "output"), path, &content) || !gen_message(g, j, "tool", content))
+        return false;
+    json_object_set_new(last_message(g), "tool_call_id", json_string(id));
+    return true;
+}
+
+static bool message_item(gen *g, job *j, const json_t *item, const char *where) {
+    static const char *const roles[] = {"system", "developer", "user", "assistant", NULL};
+    const char *role = "";
+    char path[96];
+    char *content = NULL;
+    int i = 0;
+    if (!field_text(j, item, where, "role", &role)) return false;
+    while (roles[i] && strcmp(roles[i], role)) i++;
+    snprintf(path, sizeof path, "%s.role", where);
+    if (!roles[i])
+        return job_fail(j, 400, path, "invalid_value",
+                        "Invalid value: '%.40s'. Supported values are: 'assistant', 'system', 'developer', and 'user'.",
+                        role);
+    snprintf(path, sizeof path, "%s.content", where);
+    return field_content(j, json_object_get(item, "content"), path, &content) &&
+           gen_message(g, j, !strcmp(role, "developer") ? "system" : role, content);
+}
+
+static bool add_item(gen *g, job *j, const json_t *item, const char *where) {
+    const char *type = "message";
+    if (!json_is_object(item))
+        return job_fail(j, 400, where, "invalid_type", "Invalid type for '%s': expected an object.", where);
+    if (!field_text(j, item, where, "type", &type)) return false;
+    if (!strcmp(type, "message")) return message_item(g, j, item, where);
+    if (!strcmp(type, "function_call")) return call_item(g, j, item, where);
+    if (!strcmp(type, "function_call_output")) return call_output(g, j, item, where);
+    if (!strcmp(type, "reasoning")) return true; /* of earlier turns: templates leave it out as well */
+    return job_fail(j, 400, where, "invalid_value", "Invalid '%s': items of type '%.40s' are not supported.", where,
+                    type);
+}
+
+static bool read_input(gen *g, job *j, const json_t *body) {
+    const json_t *input = json_object_get(body, "input"), *item;
+    const char *instructions = NULL;
+    char where[48];
+    size_t i;
+    if (!field_text(j, body, "", "instructions", &instructions)) return false;
+    if (instructions && !gen_message(g, j, "system", strdup(instructions))) return false;
+    if (json_is_string(input)) return gen_message(g, j, "user", strdup(json_string_value(input)));
+    if (!json_is_array(input) || !json_array_size(input))
+        return job_fail(j, 400, "input", input ? "invalid_type" : "missing_required_parameter",
+                        "'input' must be a string or an array of items with at least one.");
+    json_array_foreach(input, i, item) {
+        snprintf(where, sizeof where, "input[%zu]", i);
+        if (!add_item(g, j, item, where)) return false;
+    }
+    return true;
+}
+
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
+
+static bool read_tools(gen *g, job *j, const json_t *body) {
+    const json_t *tools = json_object_get(body, "tools"), *tool;
+    bool parallel = true;
+    char where[48];
+    size_t i;
+    json_array_foreach(tools, i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        snprintf(where, sizeof where, "tools[%zu]", i);
+        if (!type || strcmp(type, "function"))
+            return job_fail(j, 400, where, "invalid_value",
+                            "Invalid '%s': only tools of type 'function' are supported.", where);
+        if (!gen_tool(g, j, json_object_get(tool, "name"), json_object_get(tool, "description"),
+                      json_object_get(tool, "parameters"), where))
+            return false;
+    }
+    if (!field_bool(j, body, "parallel_tool_calls", &parallel)) return false;
+    g->opt.one_call = !parallel;
+    return openai_tool_choice(g, j, json_object_get(body, "tool_choice"));
+}
+
+static bool refuse_stored(job *j, const json_t *body) {
+    const json_t *previous = json_object_get(body, "previous_response_id");
+    bool background = false;
+    if (previous && !json_is_null(previous))
+        return job_fail(
+            j, 400, "previous_response_id", "unsupported_parameter",
+            "Responses are not stored here: send the whole conversation in 'input' instead of 'previous_response_id'.");
+    if (!field_bool(j, body, "background", &background)) return false;
+    return !background || job_fail(j, 400, "background", "unsupported_parameter", "'background' is not supported.");
+}
+
+/* Parts of the request that every answer repeats. */
+static void repeat(const gen *g, job *j, const json_t *body) {
+    static const char *const names[] = {"instructions", "max_output_tokens", "metadata", "user", "max_tool_calls"};
+    json_t *about = json_object(), *value;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        json_object_set_new(about, names[i],
+                            (value = json_object_get(body, names[i])) ? json_incref(value) : json_null());
+    if (json_is_null(json_object_get(about, "metadata"))) json_object_set_new(about, "metadata", json_object());
+    value = json_object_get(body, "tools");
+    json_object_set_new(about, "tools", json_is_array(value) ? json_incref(value) : json_array());
+    value = json_object_get(body, "tool_choice");
+    json_object_set_new(about, "tool_choice", value ? json_incref(value) : json_string("auto"));
+    value = json_object_get(body, "text");
+    json_object_set_new(about, "text",
+                        json_object_get(value, "format") ? json_incref(value)
+                                                         : json_pack("{s:{s:s}}", "format", "type", "text"));
+    value = json_object_get(body, "reasoning");
+    json_object_set_new(about, "reasoning",
+                        json_is_object(value) ? json_incref(value) : json_pack("{s:n,s:n}", "effort", "summary"));
+    json_object_set_new(about, "parallel_tool_calls", json_boolean(!g->opt.one_call));
+    json_object_set_new(about, "temperature", json_real(g->opt.sampling.temperature));
+    json_object_set_new(about, "top_p", json_real(g->opt.sampling.top_p));
+    j->about = about;
+}
+
+bool responses_request(gen *g, job *j, const json_t *body) {
+    const json_t *format = json_object_get(json_object_get(body, "text"), "format");
+    const char *effort = NULL;
+    bool fine = fields_known(j, body, known) && refuse_stored(j, body) && field_bool(j, body, "stream", &j->stream) &&
+                read_input(g, j, body) && read_tools(g, j, body) && gen_sampling(g, j, body) &&
+                field_int(j, body, "max_output_tokens", 1, INT32_MAX, &g->opt.max_tokens) &&
+                gen_form(g, j, format, "text.format") &&
+                field_text(j, json_object_get(body, "reasoning"), "reasoning", "effort", &effort) &&
+                gen_effort(g, j, effort, "reasoning.effort");
+    if (fine) repeat(g, j, body);
+    return fine;
+}

@@ -1,0 +1,416 @@
+/* The scheduler's thread: admission, passes, and what follows from them. */
+#include "scheduler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "scheduler_int.h"
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
+
+seq *seq_create(void *owner, int index, const atomic_bool *cancelled, uint64_t client) {
+    seq *q = calloc(1, sizeof *q);
+    if (!q) return NULL;
+    q->owner = owner;
+    q->index = index;
+    q->cancelled = cancelled;
+    q->client = client;
+    return q;
+}
+
+void seq_free(seq *q) {
+    if (!q) return;
+    mf_reply_free(q->reply);
+    free(q);
+}
+
+void sched__emit(sched *s, seq *q, const sched_event *e) {
+    sched_event full = *e;
+    full.n_prompt = (int64_t)q->prompt.n_ids;
+    s->opt.event(s->opt.user, q, &full);
+}
+
+mf_status sched_on_event(void *seq_user, const mf_event *event) {
+    seq *q = seq_user;
+    sched__emit(q->sched, q, &(sched_event){.kind = SCHED_REPLY, .reply = event});
+    return MF_OK;
+}
+
+static void unlink_seq(sched *s, const seq *q) {
+    seq **at = &s->seqs;
+    while (*at != q) at = &(*at)->next;
+    *at = q->next;
+    if (!*at) s->tail = at;
+}
+
+/* The last word about a sequence; q is gone afterwards. */
+static void end_seq(sched *s, seq *q, mf_status status, const char *error) {
+    sched_event e = {.kind = SCHED_ENDED, .status = status, .error = error};
+    if (q->state == SEQ_READING) sched__leave_alone(s, q);
+    if (q->state != SEQ_WAITING) s->n_running--;
+    mf_reply_result_get(q->reply, &e.result);
+    sched__release(s, q, (status == MF_OK || status == MF_E_CANCELLED) && !q->prompt_logprobs);
+    unlink_seq(s, q);
+    q->state = SEQ_ENDED;
+    s->n_left++;
+    sched__emit(s, q, &e);
+    seq_free(q);
+}
+
+void sched_submit(sched *s, seq *const *seqs, int n) {
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n; i++) {
+        seq *q = seqs[i];
+        q->sched = s;
+        q->next = NULL;
+        q->state = SEQ_WAITING;
+        q->submitted = now();
+        mf_reply_prompt_get(q->reply, &q->prompt);
+        *s->inbox_tail = q;
+        s->inbox_tail = &q->next;
+    }
+    s->stats.waiting += n;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- admission --------------------------------------------------------------------------------------------------- */
+
+/* Sequences of the client that are past waiting. */
+static int active(const sched *s, uint64_t client) {
+    int n = 0;
+    for (const seq *q = s->seqs; q; q = q->next) n += q->client == client && q->state != SEQ_WAITING;
+    return n;
+}
+
+/* Whose turn it is: the client with the fewest sequences under way; among equals the first that came. */
+static seq *next_waiting(const sched *s) {
+    seq *best = NULL;
+    int least = 0;
+    for (seq *q = s->seqs; q; q = q->next) {
+        if (q->state != SEQ_WAITING) continue;
+        int n = active(s, q->client);
+        if (!best || n < least) {
+            best = q;
+            least = n;
+        }
+    }
+    return best;
+}
+
+static void admit(sched *s) {
+    seq *q;
+    while (s->n_running < s->opt.max_running && (q = next_waiting(s))) {
+        mf_error err = {0};
+        mf_status st = sched__start(s, q, &err);
+        if (st == MF_E_NOMEM && s->n_running) return; /* again when another one has ended */
+        if (st != MF_OK) end_seq(s, q, st, err.text);
+    }
+}
+
+static void drop_cancelled(sched *s) {
+    for (seq *q = s->seqs, *next; q; q = next) {
+        next = q->next;
+        if (*q->cancelled) end_seq(s, q, MF_E_CANCELLED, "the client has left");
+    }
+}
+
+/* ---- a pass ------------------------------------------------------------------------------------------------------ */
+
+typedef struct pass {
+    mf_part parts[SCHED_MAX_PARTS];
+    mf_error errors[SCHED_MAX_PARTS];
+    seq *seqs[SCHED_MAX_PARTS];
+    int n;
+    int64_t n_prompt; /* tokens of prompts in it */
+    bool has_many;    /* a part uses s->many */
+} pass;
+
+static bool ask_cancelled(void *user) {
+    const seq *q = user;
+    return *q->cancelled || q->sched->halt;
+}
+
+static float *row(sched *s, int i) {
+    if (!s->rows[i]) s->rows[i] = malloc((size_t)s->info->n_vocab * sizeof(float));
+    return s->rows[i];
+}
+
+static void add_part(sched *s, pass *p, seq *q, const int32_t *tokens, int64_t n, bool wants_logits) {
+    mf_part *part = &p->parts[p->n];
+    *part = (mf_part){.session = q->session, .tokens = tokens, .n_tokens = (size_t)n};
+    part->cancel = ask_cancelled;
+    part->cancel_user = q;
+    part->error = &p->errors[p->n];
+    p->errors[p->n] = (mf_error){0};
+    if (q->state == SEQ_READING && q->prompt_logprobs) {
+        if (!s->many) s->many = malloc((size_t)LOGPROB_ROWS * (size_t)s->info->n_vocab * sizeof(float));
+        part->logits = s->many;
+        part->n_logits = (size_t)n;
+        p->has_many = true;
+    } else if (wants_logits) {
+        part->logits = row(s, p->n);
+        part->n_logits = 1;
+    }
+    if (part->n_logits && !part->logits) return; /* no memory: in a later pass */
+    p->seqs[p->n++] = q;
+}
+
+static void add_piece(sched *s, pass *p, seq *q) {
+    int64_t n = sched__next_cut(s, q, q->pos) - q->pos;
+    if (p->n == SCHED_MAX_PARTS || (q->prompt_logprobs && p->has_many)) return;
+    add_part(s, p, q, q->prompt.ids + q->pos, n, q->pos + n == (int64_t)q->prompt.n_ids);
+    p->n_prompt += n;
+}
+
+static bool is_long(const sched *s, const seq *q) {
+    return (int64_t)q->prompt.n_ids - q->pos > s->opt.piece;
+}
+
+static void compose(sched *s, pass *p) {
+    seq *turn = NULL;
+    int n_short = 0;
+    *p = (pass){0};
+    for (seq *q = s->seqs; q && p->n < SCHED_MAX_PARTS; q = q->next)
+        if (q->state == SEQ_SPEAKING && !q->paused) add_part(s, p, q, q->tokens, (int64_t)q->n_tokens, true);
+    for (seq *q = s->seqs; q; q = q->next) {
+        if (q->state != SEQ_READING || q->paused) continue;
+        if (is_long(s, q)) {
+            if (!turn || q->turn < turn->turn) turn = q;
+        } else if (p->n_prompt < s->opt.piece) {
+            add_piece(s, p, q);
+            n_short++;
+        }
+    }
+    bool take = turn && !(n_short && s->long_piece);
+    if (take) {
+        turn->turn = ++s->turn;
+        add_piece(s, p, turn);
+    }
+    s->long_piece = take;
+}
+
+/* ---- after a pass ------------------------------------------------------------------------------------------------ */
+
+/* Gives the logits to the reply: it speaks on, or has ended. */
+static void step(sched *s, seq *q, const float *logits) {
+    mf_error err = {0};
+    mf_status st = mf_reply_step(q->reply, logits, &q->tokens, &q->n_tokens, &err);
+    q->state = SEQ_SPEAKING;
+    if (st != MF_OK || !q->n_tokens) end_seq(s, q, st, err.text);
+}
+
+static void report_prompt(sched *s, seq *q, const float *rows, int64_t n) {
+    mf_logprob top[MF_REPLY_MAX_LOGPROBS];
+    mf_event e = {.kind = MF_EVENT_TOKEN, .part = MF_EVENT_TEXT, .top = top};
+    if (q->pos == 0) {
+        e.token = q->prompt.ids[0];
+        sched__emit(s, q, &(sched_event){.kind = SCHED_PROMPT_TOKEN, .reply = &e});
+    }
+    for (int64_t i = 0; i < n && q->pos + i + 1 < (int64_t)q->prompt.n_ids; i++) {
+        e.n_top = q->n_top;
+        e.token = q->prompt.ids[q->pos + i + 1];
+        e.logprob = mf_logprobs(rows + i * s->info->n_vocab, s->info->n_vocab, e.token, top, &e.n_top);
+        sched__emit(s, q, &(sched_event){.kind = SCHED_PROMPT_TOKEN, .n_read = q->pos + i + 1, .reply = &e});
+    }
+}
+
+/* All that stand at the end of their prompts with the same logits: the one that read, and its forks. */
+static void finish_reading(sched *s, seq *leader, const float *logits) {
+    const mf_reply_prompt *p = &leader->prompt;
+    for (seq *q = s->seqs, *next; q; q = next) {
+        next = q->next;
+        bool same = q == leader ||
+                    (q->state == SEQ_READING && q->pos == (int64_t)q->prompt.n_ids && q->prompt.n_ids == p->n_ids);
+        if (same && q != leader) step(s, q, logits);
+    }
+    step(s, leader, logits);
+}
+
+static void piece_read(sched *s, seq *q, const mf_part *part) {
+    int64_t n = (int64_t)part->n_tokens, n_ids = (int64_t)q->prompt.n_ids;
+    if (q->prompt_logprobs) report_prompt(s, q, part->logits, n);
+    q->pos += n;
+    if (!q->prompt_logprobs && sched__at_mark(q))
+        mf_prompt_keep(q->session, NULL); /* a cache that is full is no failure */
+    sched__fork_followers(s, q);
+    if (q->pos == n_ids) {
+        finish_reading(s, q, part->logits + (part->n_logits - 1) * (size_t)s->info->n_vocab);
+        return;
+    }
+    double to_go = s->token_seconds * (double)(n_ids - q->pos);
+    sched__emit(s, q, &(sched_event){.kind = SCHED_PROGRESS, .n_read = q->pos, .seconds = to_go});
+}
+
+static void after_part(sched *s, seq *q, const mf_part *part) {
+    if (part->status == MF_E_NOMEM) {
+        q->paused = true;
+    } else if (part->status == MF_E_CANCELLED && s->halt) {
+        return; /* the session is as it was; run() ends it with what it has said */
+    } else if (part->status != MF_OK) {
+        end_seq(s, q, part->status, part->error->text[0] ? part->error->text : mf_status_text(part->status));
+    } else if (q->state == SEQ_READING) {
+        piece_read(s, q, part);
+    } else {
+        step(s, q, part->logits);
+    }
+}
+
+/* Those that found no memory go on when something was given up for them; if nothing is left to give, the one that came
+ * last fails. */
+static void care_for_paused(sched *s, bool idle) {
+    seq *last = NULL;
+    int n_paused = 0;
+    for (seq *q = s->seqs; q; q = q->next) {
+        if (!q->paused) continue;
+        n_paused++;
+        last = q;
+    }
+    if (!n_paused) return;
+    bool room = s->n_left > 0 || sched__drop_idle(s);
+    for (seq *q = s->seqs; room && q; q = q->next) q->paused = false;
+    if (!room && idle) end_seq(s, last, MF_E_NOMEM, "the memory for sessions is used up (--ram)");
+}
+
+static void count_pass(sched *s, const pass *p, double seconds) {
+    int64_t n_made = 0;
+    int bucket = 0;
+    for (int i = 0; i < p->n; i++) n_made += p->seqs[i]->state == SEQ_SPEAKING;
+    while (bucket + 1 < SCHED_BATCH_BUCKETS && p->n > 1 << bucket) bucket++;
+    if (p->n_prompt >= 16) {
+        double each = seconds / (double)p->n_prompt;
+        s->token_seconds = s->token_seconds > 0 ? 0.7 * s->token_seconds + 0.3 * each : each;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->stats.passes++;
+    s->stats.batch[bucket]++;
+    s->stats.pass_seconds += seconds;
+    s->stats.prompt_tokens += p->n_prompt;
+    s->stats.made_tokens += n_made;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void run_pass(sched *s) {
+    static _Thread_local pass p; /* large, and one per thread */
+    compose(s, &p);
+    s->n_left = 0;
+    if (p.n) {
+        double start = now();
+        mf_error err = {0};
+        mf_status st = mf_eval(s->opt.model, p.parts, (size_t)p.n, &err);
+        bool all_fine = true;
+        for (int i = 0; i < p.n; i++) all_fine = all_fine && p.parts[i].status == MF_OK;
+        count_pass(s, &p, now() - start);
+        for (int i = 0; i < p.n; i++) {
+            if (st != MF_OK && all_fine) { /* refused as a whole */
+                p.parts[i].status = st;
+                p.errors[i] = err;
+            }
+            after_part(s, p.seqs[i], &p.parts[i]);
+        }
+    }
+    care_for_paused(s, p.n == 0);
+    if (!p.n) nanosleep(&(struct timespec){0, 1000000}, NULL); /* nothing can go on: not a loop that spins */
+    s->opt.flush(s->opt.user);
+}
+
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
+
+/* Takes what was submitted; waits for it where there is nothing to do. False: stop. */
+static bool take_inbox(sched *s) {
+    pthread_mutex_lock(&s->lock);
+    while (!s->inbox && !s->seqs && !s->stop) pthread_cond_wait(&s->wake, &s->lock);
+    if (s->inbox) {
+        *s->tail = s->inbox;
+        s->tail = s->inbox_tail;
+        s->inbox = NULL;
+        s->inbox_tail = &s->inbox;
+    }
+    bool go_on = !s->stop;
+    pthread_mutex_unlock(&s->lock);
+    return go_on;
+}
+
+static void count_state(sched *s) {
+    int n_waiting = 0;
+    for (const seq *q = s->seqs; q; q = q->next) n_waiting += q->state == SEQ_WAITING;
+    pthread_mutex_lock(&s->lock);
+    for (const seq *q = s->inbox; q; q = q->next) n_waiting++;
+    s->stats.waiting = n_waiting;
+    s->stats.running = s->n_running;
+    s->stats.idle_sessions = s->n_idle;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void *run(void *user) {
+    sched *s = user;
+    while (take_inbox(s)) {
+        drop_cancelled(s);
+        admit(s);
+        count_state(s);
+        run_pass(s);
+        count_state(s);
+    }
+    while (s->seqs) {
+        seq *q = s->seqs;
+        mf_reply_finish(q->reply, NULL); /* what was said so far comes out */
+        end_seq(s, q, MF_OK, NULL);
+    }
+    s->opt.flush(s->opt.user);
+    return NULL;
+}
+
+mf_status sched_create(const sched_options *opt, sched **out, mf_error *err) {
+    sched *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (s) {
+        s->opt = *opt;
+        s->info = mf_model_info_get(opt->model);
+        s->inbox_tail = &s->inbox;
+        s->tail = &s->seqs;
+        pthread_mutex_init(&s->lock, NULL);
+        pthread_cond_init(&s->wake, NULL);
+        if (!pthread_create(&s->thread, NULL, run, s)) {
+            *out = s;
+            return MF_OK;
+        }
+        free(s);
+    }
+    if (err) {
+        err->status = MF_E_NOMEM;
+        snprintf(err->text, sizeof err->text, "no memory for the scheduler and its thread");
+    }
+    return MF_E_NOMEM;
+}
+
+void sched_free(sched *s) {
+    if (!s) return;
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    s->halt = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+    for (int i = 0; i < s->n_idle; i++) mf_session_free(s->idle[i].session);
+    for (int i = 0; i < SCHED_MAX_PARTS; i++) free(s->rows[i]);
+    free(s->many);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->wake);
+    free(s);
+}
+
+void sched_stats_get(sched *s, sched_stats *out) {
+    *out = (sched_stats){0};
+    if (!s) return;
+    pthread_mutex_lock(&s->lock);
+    *out = s->stats;
+    pthread_mutex_unlock(&s->lock);
+}

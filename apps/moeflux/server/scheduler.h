@@ -1,0 +1,104 @@
+/* The scheduler: continuous batching. One thread of its own runs passes of mf_eval, one after the other; every pass
+ * holds the next tokens of all sequences that speak and pieces of prompts that are being read.
+ *
+ *   sched_submit -> waiting -> reading (its prompt, in pieces) -> speaking (token by token) -> ended
+ *                      |           ^
+ *                      +- following: another sequence reads the same beginning; forked from it when it gets there
+ *
+ * Invariants:
+ *   - a prompt is cut at its own marks and at multiples of the piece, whatever else runs, so that a sequence gets the
+ *     same bits in any company (results depend on where a prompt is cut, in the last digits);
+ *   - a sequence whose client has left is in at most the pass that is under way;
+ *   - a pass holds at most one piece of a long prompt (more than a piece is left of it), and while short ones are being
+ *     read every second pass holds none: a long prompt delays nobody by more than a piece;
+ *   - sessions that are not in use are given up, least recently used first, before anything fails for want of memory.
+ */
+#ifndef MOEFLUX_SCHEDULER_H
+#define MOEFLUX_SCHEDULER_H
+
+#include <stdatomic.h>
+
+#include "moeflux.h"
+
+typedef struct sched sched;
+
+typedef enum seq_state { SEQ_WAITING, SEQ_FOLLOWING, SEQ_READING, SEQ_SPEAKING, SEQ_ENDED } seq_state;
+
+/* One reply on its way. Made by whoever makes the reply, then the scheduler's. */
+typedef struct seq {
+    /* of the maker */
+    void *owner;
+    int index;                    /* which of the owner's */
+    const atomic_bool *cancelled; /* the client has left */
+    uint64_t client;              /* whom it belongs to, for fairness */
+    mf_reply *reply;              /* made with fn = sched_on_event, user = the seq */
+    bool prompt_logprobs;         /* report the prompt's tokens too; nothing of it is reused then */
+    int n_top;                    /* likeliest tokens of each */
+    /* of the scheduler */
+    sched *sched;
+    struct seq *next;
+    seq_state state;
+    mf_reply_prompt prompt;
+    mf_session *session;
+    int64_t pos, n_reused; /* tokens of the prompt that the session holds; that nobody had to evaluate */
+    const int32_t *tokens; /* speaking: to be evaluated next; the reply's */
+    size_t n_tokens;
+    struct seq *leader; /* following */
+    int64_t fork_at;
+    double submitted;
+    bool paused;  /* no memory: until another one ends */
+    int64_t turn; /* when a piece of a long prompt was read last */
+} seq;
+
+typedef enum sched_event_kind {
+    SCHED_STARTED,      /* the prompt is being read: n_prompt, n_reused */
+    SCHED_PROGRESS,     /* n_read of n_prompt, and about how long it still takes */
+    SCHED_PROMPT_TOKEN, /* with prompt_logprobs: token, which was given; logprob and top but for the first */
+    SCHED_REPLY,        /* reply: what the model said */
+    SCHED_ENDED         /* result; or status and error. The last of a sequence */
+} sched_event_kind;
+
+typedef struct sched_event {
+    sched_event_kind kind;
+    int64_t n_prompt, n_reused, n_read;
+    double seconds;        /* PROGRESS: to go, 0 where nothing is known yet */
+    const mf_event *reply; /* PROMPT_TOKEN, REPLY; valid during the call */
+    mf_reply_result result;
+    mf_status status;
+    const char *error;
+} sched_event;
+
+typedef struct sched_options {
+    mf_model *model;
+    int32_t n_ctx;                                           /* of a session; 0: the model's */
+    int32_t piece;                                           /* tokens of prompts in one pass */
+    int max_running;                                         /* sequences that read or speak, 1..64 */
+    int max_sessions;                                        /* those that are kept for later included */
+    void (*event)(void *user, seq *s, const sched_event *e); /* on the scheduler's thread */
+    void (*flush)(void *user);                               /* a pass is over: its events can go out */
+    void *user;
+} sched_options;
+
+mf_status sched_create(const sched_options *opt, sched **out, mf_error *err); /* starts the thread */
+/* Ends what runs (each with its event, MF_END_CANCELLED), then the thread. */
+void sched_free(sched *s);
+
+seq *seq_create(void *owner, int index, const atomic_bool *cancelled, uint64_t client);
+void seq_free(seq *s); /* with its reply; only before it was submitted. NULL is fine */
+mf_status sched_on_event(void *seq_user, const mf_event *event);
+
+void sched_submit(sched *s, seq *const *seqs, int n); /* together, in order */
+
+#define SCHED_BATCH_BUCKETS 7 /* 1, 2, 4, 8, 16, 32, 64 sequences */
+
+typedef struct sched_stats {
+    int waiting, running, idle_sessions;
+    int64_t passes, prompt_tokens, reused_tokens, made_tokens;
+    int64_t reused_session, reused_cache, reused_fork; /* prompts by where their beginning was known from */
+    int64_t sessions_dropped;
+    int64_t batch[SCHED_BATCH_BUCKETS]; /* passes by sequences in them */
+    double pass_seconds;                /* all of them */
+} sched_stats;
+void sched_stats_get(sched *s, sched_stats *out); /* any thread; zeros for NULL */
+
+#endif

@@ -1,0 +1,162 @@
+// Anthropic's own client, unmodified, against `moeflux serve` with the story model.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import Anthropic from '@anthropic-ai/sdk';
+
+const client = new Anthropic({ baseURL: process.env.MOEFLUX_URL, apiKey: 'key-for-tests', maxRetries: 0 });
+const model = 'stories-moe';
+
+// Waits for the reply core: enforced tool choices, tools where the template has none, answers that are continued.
+const later = { todo: true };
+const messages = [{ role: 'user', content: 'Tell me a story about a dog.' }];
+const weather = {
+  name: 'get_weather',
+  description: 'The weather in a city',
+  input_schema: { type: 'object', properties: { city: { type: 'string', enum: ['Paris', 'Rome'] } }, required: ['city'], additionalProperties: false },
+};
+const timeTool = { name: 'get_time', input_schema: { type: 'object', properties: {}, additionalProperties: false } };
+
+const collect = async (stream) => {
+  const list = [];
+  for await (const e of stream) list.push(e);
+  return list;
+};
+
+test('a message', async () => {
+  const r = await client.messages.create({ model, max_tokens: 20, messages, temperature: 0, system: 'You tell stories.' });
+  assert.equal(r.type, 'message');
+  assert.equal(r.role, 'assistant');
+  assert.equal(r.content[0].type, 'text');
+  assert.equal(r.stop_reason, 'max_tokens');
+  assert.equal(r.stop_sequence, null);
+  assert.equal(r.usage.output_tokens, 20);
+  assert.match(r._request_id, /^req_/);
+});
+
+test('count_tokens agrees with usage', async () => {
+  const ask = { model, messages, system: [{ type: 'text', text: 'You tell stories.' }] };
+  const { input_tokens } = await client.messages.countTokens(ask);
+  const r = await client.messages.create({ ...ask, max_tokens: 1 });
+  assert.equal(r.usage.input_tokens, input_tokens);
+});
+
+test('a stream: the events in order', async () => {
+  const ask = { model, max_tokens: 12, messages, temperature: 0 };
+  const whole = await client.messages.create(ask);
+  const events = await collect(await client.messages.create({ ...ask, stream: true }));
+  const types = events.map((e) => e.type).filter((t) => t !== 'ping');
+  assert.deepEqual(types.slice(0, 2), ['message_start', 'content_block_start']);
+  assert.deepEqual(types.slice(-3), ['content_block_stop', 'message_delta', 'message_stop']);
+  assert.ok(types.slice(2, -3).every((t) => t === 'content_block_delta'));
+  assert.equal(events.map((e) => e.delta?.text ?? '').join(''), whole.content[0].text);
+  const delta = events.find((e) => e.type === 'message_delta');
+  assert.equal(delta.delta.stop_reason, 'max_tokens');
+  assert.equal(delta.usage.output_tokens, 12);
+  assert.equal(events[0].message.usage.input_tokens, whole.usage.input_tokens);
+});
+
+test('the client puts a stream together', async () => {
+  const stream = client.messages.stream({ model, max_tokens: 12, messages, temperature: 0 });
+  const final = await stream.finalMessage();
+  const whole = await client.messages.create({ model, max_tokens: 12, messages, temperature: 0 });
+  assert.deepEqual(final.content[0].text, whole.content[0].text);
+});
+
+test('abort', async () => {
+  const stream = client.messages.stream({ model, max_tokens: 1500, messages: [{ role: 'user', content: 'A long story, please.' }] });
+  let n = 0;
+  await assert.rejects(async () => {
+    for await (const _ of stream) if (++n === 4) stream.abort();
+  }, Anthropic.APIUserAbortError);
+});
+
+test('stop sequences are named', async () => {
+  const ask = { model, max_tokens: 60, messages, temperature: 0 };
+  const free = (await client.messages.create(ask)).content[0].text;
+  const stop = free.slice(12, 18);
+  const r = await client.messages.create({ ...ask, stop_sequences: ['never said', stop] });
+  assert.equal(r.stop_reason, 'stop_sequence');
+  assert.equal(r.stop_sequence, stop);
+  assert.equal(r.content[0].text, free.slice(0, free.indexOf(stop)));
+});
+
+test('tool_choice any, and tools there and back', later, async () => {
+  const ask = { model, max_tokens: 200, messages, tools: [weather, timeTool], tool_choice: { type: 'any' } };
+  const r = await client.messages.create(ask);
+  assert.equal(r.stop_reason, 'tool_use');
+  const uses = r.content.filter((b) => b.type === 'tool_use');
+  assert.ok(uses.length >= 1);
+  assert.match(uses[0].id, /^toolu_/);
+  const back = await client.messages.create({
+    model, max_tokens: 8, tools: [weather, timeTool], tool_choice: { type: 'none' },
+    messages: [...messages, { role: 'assistant', content: r.content },
+      { role: 'user', content: uses.map((u) => ({ type: 'tool_result', tool_use_id: u.id, content: [{ type: 'text', text: 'sunny' }] })) }],
+  });
+  assert.ok(back.content.every((b) => b.type === 'text'));
+});
+
+test('a named tool, in a stream', later, async () => {
+  const stream = client.messages.stream({ model, max_tokens: 200, messages, tools: [timeTool, weather], tool_choice: { type: 'tool', name: 'get_weather', disable_parallel_tool_use: true } });
+  const events = [];
+  stream.on('streamEvent', (e) => events.push(e));
+  const final = await stream.finalMessage();
+  const uses = final.content.filter((b) => b.type === 'tool_use');
+  assert.equal(uses.length, 1);
+  assert.ok(['Paris', 'Rome'].includes(uses[0].input.city));
+  assert.ok(events.some((e) => e.type === 'content_block_delta' && e.delta.type === 'input_json_delta'));
+  assert.equal(final.stop_reason, 'tool_use');
+});
+
+test('a prefilled answer goes on', later, async () => {
+  const r = await client.messages.create({ model, max_tokens: 6, temperature: 0, messages: [...messages, { role: 'assistant', content: 'Once upon a' }] });
+  assert.match(r.content[0].text, /^ time/);
+});
+
+test('prompt caching: created once, read afterwards', async () => {
+  const system = [{ type: 'text', text: 'You know many tales of the sea. '.repeat(8) + Math.random(), cache_control: { type: 'ephemeral' } }];
+  const ask = (text) => client.messages.create({ model, max_tokens: 2, system, messages: [{ role: 'user', content: text }] });
+  const a = await ask('One.');
+  assert.equal(a.usage.cache_read_input_tokens, 0);
+  assert.ok(a.usage.cache_creation_input_tokens > 40);
+  const b = await ask('Another.');
+  assert.equal(b.usage.cache_read_input_tokens, a.usage.cache_creation_input_tokens);
+  assert.equal(b.usage.cache_creation_input_tokens, 0);
+  assert.ok(b.usage.input_tokens > 0);
+});
+
+test('models', async () => {
+  const list = await client.models.list();
+  assert.equal(list.data[0].id, model);
+});
+
+// ---- errors
+
+const refused = (cls, type) => (e) => {
+  assert.ok(e instanceof cls, `${e.constructor.name}: ${e.message}`);
+  assert.equal(e.error.type, 'error');
+  assert.equal(e.error.error.type, type);
+  return true;
+};
+
+test('400, each in the shape of this API', async () => {
+  const bad = (body, part) => assert.rejects(client.messages.create(body), (e) => {
+    refused(Anthropic.BadRequestError, 'invalid_request_error')(e);
+    assert.ok(e.error.error.message.includes(part), e.error.error.message);
+    return true;
+  });
+  await bad({ model, messages }, 'max_tokens: Field required');
+  await bad({ model, max_tokens: 5 }, 'messages: Field required');
+  await bad({ model, max_tokens: 5, messages: [] }, 'at least one message');
+  await bad({ model, max_tokens: 5, messages: [{ role: 'system', content: 'x' }] }, 'messages.0.role');
+  await bad({ model, max_tokens: 5, messages, no_such_field: 1 }, 'Extra inputs are not permitted');
+  await bad({ model, max_tokens: 5, messages, temperature: 1.5 }, 'temperature');
+  await bad({ model, max_tokens: 5, messages, tools: [{ name: 'x' }] }, 'input_schema');
+  await bad({ model, max_tokens: 5, messages, tool_choice: { type: 'any' } }, 'tool_choice');
+  await bad({ model, max_tokens: 5, messages, thinking: { type: 'enabled', budget_tokens: 10 } }, 'budget_tokens');
+});
+
+test('401 and 404', async () => {
+  const stranger = new Anthropic({ baseURL: process.env.MOEFLUX_URL, apiKey: 'wrong', maxRetries: 0 });
+  await assert.rejects(stranger.messages.create({ model, max_tokens: 1, messages }), refused(Anthropic.AuthenticationError, 'authentication_error'));
+  await assert.rejects(client.models.retrieve('no-such-model'), refused(Anthropic.NotFoundError, 'not_found_error'));
+});
