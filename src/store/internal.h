@@ -168,16 +168,17 @@ struct mf__store {
     /* predictors */
     uint8_t *foretold; /* [n_keys] bit per predictor, since the layer's last turn */
     uint8_t *spoke;    /* [n_layers] bit per predictor: it said something */
-    int32_t *last_ids; /* [n_layers][n_last] what the latest decoding turn of each layer wanted */
+    int32_t *last_ids; /* [n_layers][last_cap] what the latest decoding turn of each layer wanted, most rows first */
     int32_t *n_last;
     int last_cap;
     mf__track tracks[MF_PREDICT_COUNT];
     int turns_since_router; /* since the better predictor spoke */
     bool always;            /* read ahead without asking whether it pays */
     uint8_t listens;        /* bit per predictor: what it says may be read */
-    mf__trial trial;
-    int first_layer;        /* with experts */
-    int64_t token_began_ns; /* when it last had a decoding turn; 0: not lately */
+    mf__trial trials[MF_TRIAL_SIZES];
+    int pass_size;         /* which trial the latest decoding pass belongs to */
+    int first_layer;       /* with experts */
+    int64_t pass_began_ns; /* when it last had a decoding turn; 0: not lately */
 
     /* turns and counters */
     mf__turn *turns; /* all turn objects, for the checker */
@@ -202,8 +203,10 @@ struct mf__turn {
     /* Of a store above: its wants come bit by bit, and what it foretold of a layer is judged when it says so. */
     bool partial;
     bool guess; /* ... and nobody wants them yet */
-    const int32_t *wanted;
+    const int32_t *wanted, *counts;
     int n, n_tokens;
+    int n_single;                                /* of them, single tokens of sequences that go on: decoding */
+    int single;                                  /* as set for turns to come; -1: the one token of a turn of one */
     int n_unclaimed, n_claimed, n_given, n_done; /* sum up to n */
     int64_t mark;                                /* of mf__files_before */
     int n_window;                                /* claimed because they were not there, and not done */
@@ -283,7 +286,7 @@ void mf__predict_begin(mf__store *s, const mf__turn *t); /* what was foretold ag
 void mf__predict_tell_below(mf__store *s, int layer, const int32_t *ids, int n); /* and what the store below will see */
 void mf__predict_used(mf__store *s, int32_t slot);                               /* a guess, if it is one, came true */
 void mf__predict_unwanted(mf__store *s, int layer);        /* guesses about a layer that its turn did not want */
-void mf__predict_next_layer(mf__store *s, int layer);      /* the last token's experts of the following layers */
+void mf__predict_next_layer(mf__store *s, int layer);      /* what the pass before wanted of the following layer */
 void mf__predict_settle(mf__store *s, int who, bool good); /* one read of a predictor turned out so */
 void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int n);
 void mf__predict_forget(mf__store *s);

@@ -1,8 +1,8 @@
 /* Cache policies: which expert should make room for another. A policy sees uses, and gives every expert a worth; the
  * store evicts the unpinned slots of least worth. Adding one is a file with these functions and a row in policy.c.
  *
- * Time is counted in tokens, layer by layer: a turn of a layer with n tokens is n tokens later than the layer's turn
- * before. The order of turns is cyclic over layers, which is why recency alone fails on small caches. */
+ * Time is counted in ticks, layer by layer: one for each token of a prompt, and one for all the rows of a pass that
+ * decode, however many. The order of turns is cyclic over layers, which is why recency alone fails on small caches. */
 #ifndef MF_STORE_POLICY_H
 #define MF_STORE_POLICY_H
 
@@ -16,9 +16,9 @@ typedef struct mf__policy mf__policy;
 struct mf__policy {
     const char *name;
     size_t (*bytes)(int n_layers, int n_experts); /* of state; 8-byte aligned and zeroed before the first use */
-    /* One turn of a layer: counts[i] of n_tokens tokens want expert ids[i] (counts NULL: all of them do). Called once
-     * per turn, before worth() is asked about victims for it. */
-    void (*use)(void *state, int n_experts, int layer, const int32_t *ids, const int32_t *counts, int n, int n_tokens);
+    /* One turn of a layer, of n_ticks: counts[i] of its tokens want expert ids[i] (counts NULL: one in every tick).
+     * Called once per turn, before worth() is asked about victims for it. */
+    void (*use)(void *state, int n_experts, int layer, const int32_t *ids, const int32_t *counts, int n, int n_ticks);
     /* Larger stays longer; `now` is the layer whose turn it is. */
     double (*worth)(const void *state, int n_layers, int n_experts, mf__key key, int now);
 };

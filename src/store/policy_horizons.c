@@ -1,6 +1,6 @@
-/* Recency and frequency together: the chance that a token wants the expert is estimated from how often the tokens
- * before did, over three horizons (exponential means with half-lives of 1, 10 and 100 tokens), and the expert whose
- * next use is expected furthest away goes first. With chance p per token, the next use comes after the rest of this
+/* Recency and frequency together: the chance that a tick wants the expert is estimated from how often those
+ * before did, over three horizons (exponential means with half-lives of 1, 10 and 100 ticks), and the expert whose
+ * next use is expected furthest away goes first. With chance p per tick, the next use comes after the rest of this
  * cycle over the layers and (1/p - 1) more cycles.
  *
  * Horizons and weights were chosen by replaying real routes (tests/store/replay.c); results change little around
@@ -25,16 +25,16 @@ static size_t horizons_bytes(int n_layers, int n_experts) {
     return (size_t)n_layers * (size_t)n_experts * sizeof(horizons_entry);
 }
 
-/* Every expert of the layer ages by n_tokens; those used gain. */
+/* Every expert of the layer ages by n_ticks; those used gain. */
 static void horizons_use(void *state, int n_experts, int layer, const int32_t *ids, const int32_t *counts, int n,
-                         int n_tokens) {
+                         int n_ticks) {
     horizons_entry *e = (horizons_entry *)state + (size_t)layer * (size_t)n_experts;
     float keep[N_HORIZONS];
-    for (int h = 0; h < N_HORIZONS; h++) keep[h] = (float)exp2(-n_tokens / HALF_LIFE[h]);
+    for (int h = 0; h < N_HORIZONS; h++) keep[h] = (float)exp2(-n_ticks / HALF_LIFE[h]);
     for (int i = 0; i < n_experts; i++)
         for (int h = 0; h < N_HORIZONS; h++) e[i].mean[h] *= keep[h];
     for (int i = 0; i < n; i++) {
-        float rate = counts ? (float)counts[i] / (float)n_tokens : 1.0f;
+        float rate = counts ? (float)counts[i] / (float)n_ticks : 1.0f;
         for (int h = 0; h < N_HORIZONS; h++) e[ids[i]].mean[h] += (1 - keep[h]) * rate;
     }
     for (int i = 0; i < n_experts; i++) {

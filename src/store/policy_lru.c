@@ -11,9 +11,9 @@ static size_t lru_bytes(int n_layers, int n_experts) {
 }
 
 static void lru_use(void *state, int n_experts, int layer, const int32_t *ids, const int32_t *counts, int n,
-                    int n_tokens) {
+                    int n_ticks) {
     lru *p = state;
-    (void)counts, (void)n_tokens;
+    (void)counts, (void)n_ticks;
     p->turns++;
     for (int i = 0; i < n; i++) p->last[layer * n_experts + ids[i]] = p->turns;
 }

@@ -1,5 +1,8 @@
 /* Predictions: what may be wanted soon, and whether it pays to listen.
  *
+ * Two predictors: what the pass before wanted of the layer (said here), and the next layer's router applied early (said
+ * by whoever runs it). Both name experts for all rows that decode, one or a batch.
+ *
  * A guess waits in a ring until the feed has nothing better to do; it takes a slot only when its read starts. What is
  * said about a layer ends with the layer's next turn. A predictor whose reads are mostly useless is sent to rest, each
  * time for longer, and then tried again: what it says is still compared with what was wanted, so that recall is known
@@ -13,9 +16,14 @@
 #define GOOD_PERCENT 25 /* of them that must have been wanted */
 #define FIRST_REST 512  /* hints */
 #define LONGEST_REST 65536
+#define MOST_COUNT 16 /* rows that want an expert: more is as good */
+
+static bool ahead_pays(const mf__store *s) {
+    return s->always || !s->trials[s->pass_size].off;
+}
 
 bool mf__predict_active(const mf__store *s, int who) {
-    return s->prefetch && (s->always || !s->trial.off) && s->tracks[who].resting == 0 && s->listens >> who & 1;
+    return s->prefetch && ahead_pays(s) && s->tracks[who].resting == 0 && s->listens >> who & 1;
 }
 
 void mf__predict_settle(mf__store *s, int who, bool good) {
@@ -53,12 +61,34 @@ static void unsay(mf__store *s, int layer, uint8_t bits) {
     s->spoke[layer] &= (uint8_t)~bits;
 }
 
-/* A token's time: from one turn of the first layer to the next. */
-static void time_token(mf__store *s, const mf__turn *t) {
+/* A pass takes from one turn of the first layer to the next. */
+static void time_pass(mf__store *s, const mf__turn *t) {
     int64_t now = mf__now_ns();
     if (t->layer != s->first_layer) return;
-    if (t->n_tokens == 1 && s->token_began_ns && !s->always) mf__trial_token(&s->trial, now - s->token_began_ns);
-    s->token_began_ns = t->n_tokens == 1 ? now : 0;
+    if (t->n_single && s->pass_began_ns && !s->always) mf__trial_pass(&s->trials[s->pass_size], now - s->pass_began_ns);
+    s->pass_began_ns = t->n_single ? now : 0;
+    if (t->n_single) s->pass_size = mf__trial_size(t->n_tokens);
+}
+
+/* Experts that decoding rows are likely to have wanted: as many as they can have, those that most rows want first. */
+static int likeliest(const mf__turn *t, int most, int32_t *out) {
+    int n = 0, n_with[MOST_COUNT + 1] = {0};
+    int64_t sum = 0;
+    if (!t->counts) {
+        n = t->n < most ? t->n : most;
+        memcpy(out, t->wanted, (size_t)n * sizeof *out);
+        return n;
+    }
+    for (int i = 0; i < t->n; i++) {
+        sum += t->counts[i];
+        n_with[t->counts[i] < MOST_COUNT ? t->counts[i] : MOST_COUNT]++;
+    }
+    int64_t theirs = (sum * t->n_single + t->n_tokens - 1) / t->n_tokens;
+    if (most > theirs) most = (int)theirs;
+    for (int c = MOST_COUNT; c > 0 && n < most; c--)
+        for (int i = 0; n_with[c] && i < t->n && n < most; i++)
+            if (t->counts[i] == c || (c == MOST_COUNT && t->counts[i] > c)) out[n++] = t->wanted[i];
+    return n;
 }
 
 /* The layer has its turn: what was said about it is compared with what is wanted, and ends. */
@@ -77,14 +107,10 @@ static void judge(mf__store *s, int layer, const int32_t *ids, int n) {
 }
 
 void mf__predict_begin(mf__store *s, const mf__turn *t) {
+    int32_t *last = s->last_ids + (size_t)t->layer * (size_t)s->last_cap;
     judge(s, t->layer, t->wanted, t->n);
-    time_token(s, t);
-    if (t->n_tokens == 1 && t->n <= s->last_cap) {
-        memcpy(s->last_ids + (size_t)t->layer * (size_t)s->last_cap, t->wanted, (size_t)t->n * sizeof *t->wanted);
-        s->n_last[t->layer] = t->n;
-    } else {
-        s->n_last[t->layer] = 0;
-    }
+    time_pass(s, t);
+    s->n_last[t->layer] = t->n_single ? likeliest(t, s->last_cap, last) : 0;
 }
 
 void mf__predict_used(mf__store *s, int32_t slot) {
@@ -188,7 +214,7 @@ bool mf__store_wants_hints(mf__store *s, mf__predictor who) {
     pthread_mutex_lock(&s->lock);
     mf__track *k = &s->tracks[who];
     if (k->resting) k->resting--;
-    bool wants = !k->resting && (s->always || !s->trial.off) && s->turns_without_miss < s->n_layers;
+    bool wants = !k->resting && ahead_pays(s) && s->turns_without_miss < s->n_layers;
     pthread_mutex_unlock(&s->lock);
     return wants;
 }

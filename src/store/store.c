@@ -9,6 +9,7 @@
 
 #define DEFAULT_DEPTH 16
 #define DEFAULT_COPIERS 4
+#define MOST_LAST 256 /* experts of a layer that a pass is remembered by */
 #define MOST_DEPTH 64
 #define READ_BYTES ((int64_t)1 << 20)
 
@@ -56,7 +57,7 @@ static mf_status make_lock(mf__store *s, mf_error *err) {
 static mf_status make_tables(mf__store *s, mf_error *err) {
     const mf__policy *policy = mf__policy_find(s->config.policy);
     size_t keys = (size_t)s->n_keys, layers = (size_t)s->n_layers;
-    s->last_cap = s->n_experts < 32 ? s->n_experts : 32;
+    s->last_cap = s->n_experts < MOST_LAST ? s->n_experts : MOST_LAST;
     s->guess_cap = 2 * s->n_experts + 16;
     s->where = mf__table(s, keys, sizeof *s->where);
     s->whole = mf__table(s, keys, sizeof *s->whole);

@@ -96,8 +96,14 @@ void mf__turn_free(mf__turn *turn); /* NULL is fine; ends the turn */
 /* cancel (may be NULL) is asked now and then while next waits; true makes next return MF_E_CANCELLED. */
 void mf__turn_cancel_set(mf__turn *turn, bool (*cancel)(void *user), void *user);
 
+/* In turns that begin from now on n_rows of the tokens are the next single ones of sequences that go on (decoding), the
+ * rest are parts of prompts. -1, the default: a turn of one token decodes, others do not. Where some rows decode, what
+ * a layer wanted foretells its next turn, and whether reading ahead pays is judged by the time of passes of about as
+ * many tokens. */
+void mf__turn_decode_set(mf__turn *turn, int n_rows);
+
 /* ids: distinct, in [0, n_experts); must stay valid until end. counts[i]: how many of the n_tokens tokens of this turn
- * want ids[i] (NULL: every one); n_tokens 1 is decoding. */
+ * want ids[i] (NULL: every one). */
 mf_status mf__turn_begin(mf__turn *turn, int layer, const int32_t *ids, const int32_t *counts, int n, int n_tokens,
                          mf_error *err);
 /* Up to n (of begin) experts that became ready: their ids and addresses. *n_out == 0: all have been given out.
@@ -127,8 +133,8 @@ mf_status mf__store_whole_after(mf__store *store, int64_t mark, mf_error *err);
 /* Such a pass wanted so many experts and had them: for the counters of the store and of the turn object. */
 void mf__turn_count_whole(mf__turn *turn, int64_t wanted);
 
-/* These experts may be wanted soon: read them when nothing else is to be read. Never waits, never fails, may do
- * nothing. Replaces what `who` said about the layer before. */
+/* These experts may be wanted soon, the likeliest first (of a batch: those that most rows want): read them when nothing
+ * else is to be read. Never waits, never fails, may do nothing. Replaces what `who` said about the layer before. */
 void mf__store_hint(mf__store *store, mf__predictor who, int layer, const int32_t *ids, int n);
 bool mf__store_wants_hints(mf__store *store, mf__predictor who); /* false: do not bother to predict */
 void mf__store_forget(mf__store *store);                         /* drops all predictions */

@@ -1,4 +1,4 @@
-/* Medians decide: a token that waited for its user, or for another process, does not. */
+/* Medians decide: a pass that waited for its user, or for another process, does not. */
 #include "store/trial.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static int64_t median(int64_t *ns) {
     return ns[MF_TRIAL_CYCLES / 2];
 }
 
-void mf__trial_token(mf__trial *t, int64_t ns) {
+void mf__trial_pass(mf__trial *t, int64_t ns) {
     if (t->keep > 0) {
         if (--t->keep == 0) t->off = false;
         return;
@@ -29,4 +29,10 @@ void mf__trial_token(mf__trial *t, int64_t ns) {
     t->side = 0;
     t->off = median(t->ns[0]) > median(t->ns[1]);
     t->keep = MF_TRIAL_KEEP;
+}
+
+int mf__trial_size(int n_rows) {
+    int size = 0;
+    while (size < MF_TRIAL_SIZES - 1 && n_rows >> (size + 1)) size++;
+    return size;
 }

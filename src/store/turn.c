@@ -20,7 +20,7 @@ mf_status mf__turn_create(mf__store *s, mf__turn **out, mf_error *err) {
     *out = NULL;
     if (t) {
         t->store = s;
-        t->layer = -1;
+        t->layer = t->single = -1;
         t->want = calloc(n, sizeof *t->want);
         t->missed = calloc(n, sizeof *t->missed);
         t->slot_of = calloc(n, sizeof *t->slot_of);
@@ -58,6 +58,10 @@ void mf__turn_free(mf__turn *t) {
 void mf__turn_cancel_set(mf__turn *t, bool (*cancel)(void *user), void *user) {
     t->cancel = cancel;
     t->cancel_user = user;
+}
+
+void mf__turn_decode_set(mf__turn *t, int n_rows) {
+    t->single = n_rows;
 }
 
 /* ---- claiming ---- */
@@ -150,9 +154,12 @@ mf_status mf__turn_begin(mf__turn *t, int layer, const int32_t *ids, const int32
     t->layer = s->now = layer;
     t->wanted = ids;
     t->n = t->n_unclaimed = n;
+    t->counts = counts;
     t->n_tokens = n_tokens;
+    t->n_single = t->partial ? 0 : t->single < 0 ? n_tokens == 1 : t->single < n_tokens ? t->single : n_tokens;
     t->n_claimed = t->n_given = t->n_done = t->n_window = 0;
-    if (!t->guess) s->ranking.policy->use(s->ranking.state, s->n_experts, layer, ids, counts, n, n_tokens);
+    int n_ticks = t->n_tokens - t->n_single + (t->n_single > 0);
+    if (!t->guess) s->ranking.policy->use(s->ranking.state, s->n_experts, layer, ids, counts, n, n_ticks);
     if (!t->partial) mf__predict_begin(s, t);
     for (int i = 0; i < n; i++) {
         bool ready = false;
@@ -278,9 +285,9 @@ void mf__turn_end(mf__turn *t) {
     for (int i = 0; i < t->n; i++)
         if (t->want[i] == MF_WANT_CLAIMED || t->want[i] == MF_WANT_GIVEN) give_back(t, i);
     int layer = t->layer;
-    bool decoding = t->n_tokens == 1 && !t->partial;
+    bool decoding = t->n_single > 0;
     t->layer = -1;
-    t->wanted = NULL;
+    t->wanted = t->counts = NULL;
     t->n = t->n_unclaimed = t->n_claimed = t->n_given = t->n_done = 0;
     if (decoding) mf__predict_next_layer(s, layer);
     if (mf__feed_may_fill(s)) mf__feed_wake(s);

@@ -2,10 +2,15 @@
  *
  *   test_store_replay [FILE.routes ...]
  *
- * With files: a table for each. Without: the extracts in tests/data/store, and the results are judged: the default
+ * First one sequence and all policies; then batches of several, the default policy, and what reading ahead adds: the
+ * experts of the pass before, and those that a router foretells which is right four times of five. Its reads are free
+ * here: the share of hits is what there is to win, the number of reads what it costs.
+ *
+ * With files: tables for each. Without: the extracts in tests/data/store, and the results are judged: the default
  * policy must not fall behind the others nor behind what it reached when it was chosen. */
 #include <math.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +58,10 @@ typedef struct cache {
     int *where;    /* [n_keys] */
     int now;       /* layer of the turn */
     bool *wanted;  /* [n_experts] of the turn */
+    bool *guessed; /* [n_slots] read ahead and not yet wanted */
+    int n_guessed;
+    mf__ranking ranking;
+    long n_wanted, n_hits, n_reads;
 } cache;
 
 static bool may_go(const void *ctx, int i) {
@@ -60,56 +69,144 @@ static bool may_go(const void *ctx, int i) {
     return c->keys[i] / c->r->n_experts != c->now || !c->wanted[c->keys[i] % c->r->n_experts];
 }
 
-static void cache_init(cache *c, const routes *r, int n_slots) {
+static bool may_go_for_guess(const void *ctx, int i) {
+    return may_go(ctx, i) && !((const cache *)ctx)->guessed[i];
+}
+
+static void cache_init(cache *c, const routes *r, int n_slots, const mf__policy *policy) {
     *c = (cache){.r = r, .n_slots = n_slots};
     c->keys = malloc((size_t)n_slots * sizeof *c->keys);
     c->where = malloc((size_t)r->n_keys * sizeof *c->where);
     c->wanted = calloc((size_t)r->n_experts, sizeof *c->wanted);
+    c->guessed = calloc((size_t)n_slots, sizeof *c->guessed);
     for (int i = 0; i < n_slots; i++) c->keys[i] = -1;
     for (int i = 0; i < r->n_keys; i++) c->where[i] = -1;
+    if (!policy) return;
+    c->ranking = (mf__ranking){.policy = policy, .n_layers = r->n_layers, .n_experts = r->n_experts};
+    c->ranking.state = calloc(1, policy->bytes(r->n_layers, r->n_experts));
 }
 
 static void cache_free(cache *c) {
     free(c->keys);
     free(c->where);
     free(c->wanted);
+    free(c->guessed);
+    free(c->ranking.state);
 }
 
-static double replay(const routes *r, const mf__policy *policy, int percent) {
-    cache c;
-    cache_init(&c, r, r->n_keys * percent / 100);
-    mf__ranking ranking = {.policy = policy, .n_layers = r->n_layers, .n_experts = r->n_experts};
-    ranking.state = calloc(1, policy->bytes(r->n_layers, r->n_experts));
-    const unsigned char *row = r->ids;
-    long hits = 0;
-    for (long t = 0; t < r->n_tokens * r->n_layers; t++, row += r->top_k) {
-        int32_t ids[256], victims[256];
-        double worths[256];
-        int misses = 0, layer = c.now = (int)(t % r->n_layers);
-        memset(c.wanted, 0, (size_t)r->n_experts * sizeof *c.wanted);
-        for (int i = 0; i < r->top_k; i++) {
-            ids[i] = row[i];
-            c.wanted[row[i]] = true;
-            misses += c.where[layer * r->n_experts + row[i]] < 0;
-        }
-        hits += r->top_k - misses;
-        policy->use(ranking.state, r->n_experts, layer, ids, NULL, r->top_k, 1);
-        int n_free = c.n_slots - c.n_used, n = 0;
-        if (misses > n_free)
-            n = mf__ranking_worst(&ranking, c.keys, c.n_slots, layer, may_go, &c, misses - n_free, victims, worths);
-        for (int i = 0; i < r->top_k; i++) {
-            int key = layer * r->n_experts + row[i];
-            if (c.where[key] >= 0) continue;
-            if (c.n_used == c.n_slots && n == 0) break; /* fewer slots than one turn wants */
-            int slot = c.n_used < c.n_slots ? c.n_used++ : victims[--n];
-            if (c.keys[slot] >= 0) c.where[c.keys[slot]] = -1;
-            c.keys[slot] = key;
-            c.where[key] = slot;
-        }
+static void cache_put(cache *c, int slot, int key, bool guess) {
+    if (c->keys[slot] >= 0) c->where[c->keys[slot]] = -1;
+    c->n_guessed += guess - c->guessed[slot];
+    c->guessed[slot] = guess;
+    c->keys[slot] = key;
+    c->where[key] = slot;
+    c->n_reads++;
+}
+
+/* Experts of a layer that a pass wants, and how many of its rows each. */
+typedef struct wish {
+    int32_t ids[256], counts[256];
+    int n;
+} wish;
+
+/* All rows decode: one tick. */
+static void cache_turn(cache *c, int layer, const wish *w) {
+    int32_t victims[256];
+    double worths[256];
+    int misses = 0, n = 0;
+    c->now = layer;
+    memset(c->wanted, 0, (size_t)c->r->n_experts * sizeof *c->wanted);
+    for (int i = 0; i < w->n; i++) {
+        int slot = c->where[layer * c->r->n_experts + w->ids[i]];
+        c->wanted[w->ids[i]] = true;
+        misses += slot < 0;
+        if (slot < 0 || !c->guessed[slot]) continue;
+        c->guessed[slot] = false;
+        c->n_guessed--;
     }
+    c->n_wanted += w->n;
+    c->n_hits += w->n - misses;
+    c->ranking.policy->use(c->ranking.state, c->r->n_experts, layer, w->ids, w->counts, w->n, 1);
+    int n_free = c->n_slots - c->n_used;
+    if (misses > n_free)
+        n = mf__ranking_worst(&c->ranking, c->keys, c->n_slots, layer, may_go, c, misses - n_free, victims, worths);
+    for (int i = 0; i < w->n; i++) {
+        int key = layer * c->r->n_experts + w->ids[i];
+        if (c->where[key] >= 0) continue;
+        if (c->n_used == c->n_slots && n == 0) break; /* fewer slots than one turn wants */
+        cache_put(c, c->n_used < c->n_slots ? c->n_used++ : victims[--n], key, false);
+    }
+}
+
+/* Reads ahead what a layer may want: as the store, unused guesses take a quarter of the slots at most. */
+static void cache_guess(cache *c, int layer, const wish *w) {
+    for (int i = 0; i < w->n && (c->n_guessed + 1) * 4 <= c->n_slots; i++) {
+        int key = layer * c->r->n_experts + w->ids[i];
+        int32_t slot = c->n_used;
+        double worth;
+        if (c->where[key] >= 0) continue;
+        if (c->n_used == c->n_slots) {
+            if (!mf__ranking_worst(&c->ranking, c->keys, c->n_slots, c->now, may_go_for_guess, c, 1, &slot, &worth))
+                return;
+        } else {
+            c->n_used++;
+        }
+        cache_put(c, slot, key, true);
+    }
+}
+
+/* A batch: each row is another part of the recording. */
+static void wish_of(const routes *r, int batch, long pass, int layer, wish *w) {
+    int rows[256] = {0};
+    w->n = 0;
+    for (int b = 0; b < batch; b++) {
+        const unsigned char *ids = r->ids + ((r->n_tokens / batch * b + pass) * r->n_layers + layer) * r->top_k;
+        for (int i = 0; i < r->top_k; i++) rows[ids[i]]++;
+    }
+    for (int c = batch; c > 0; c--) /* those that most rows want first */
+        for (int e = 0; e < r->n_experts; e++)
+            if (rows[e] == c) {
+                w->ids[w->n] = e;
+                w->counts[w->n++] = c;
+            }
+}
+
+typedef enum predictor { NOBODY, LAST_PASS, ROUTER } predictor;
+
+/* What the next layer's router says early: four of five that will be wanted, and as many others as it misses. */
+static void foresee(const routes *r, wish *w, uint64_t *seed) {
+    for (int i = 0; i < w->n; i++) {
+        *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+        if ((*seed >> 33) % 5 == 0) w->ids[i] = (int32_t)((*seed >> 40) % (uint64_t)r->n_experts);
+    }
+}
+
+typedef struct outcome {
+    double hits, reads; /* percent of wanted experts that were there; experts read per pass */
+} outcome;
+
+static outcome replay(const routes *r, const mf__policy *policy, int percent, int batch, predictor who) {
+    cache c;
+    wish *last = calloc((size_t)r->n_layers, sizeof *last), w, next;
+    uint64_t seed = 1;
+    long n_passes = r->n_tokens / batch;
+    cache_init(&c, r, r->n_keys * percent / 100, policy);
+    for (long t = 0; t < n_passes * r->n_layers; t++) {
+        int layer = (int)(t % r->n_layers), after = (layer + 1) % r->n_layers;
+        wish_of(r, batch, t / r->n_layers, layer, &w);
+        cache_turn(&c, layer, &w);
+        if (who == LAST_PASS) cache_guess(&c, after, &last[after]);
+        if (who == ROUTER && t + 1 < n_passes * r->n_layers) {
+            wish_of(r, batch, (t + 1) / r->n_layers, after, &next);
+            foresee(r, &next, &seed);
+            cache_guess(&c, after, &next);
+        }
+        last[layer] = w;
+    }
+    outcome o = {100.0 * (double)c.n_hits / (double)c.n_wanted, (double)c.n_reads / (double)n_passes};
     cache_free(&c);
-    free(ranking.state);
-    return 100.0 * (double)hits / (double)(r->n_tokens * r->n_layers * r->top_k);
+    free(last);
+    return o;
 }
 
 /* Belady: the expert whose next use is furthest away goes. */
@@ -117,7 +214,7 @@ static double optimum(const routes *r, int percent) {
     long n = r->n_tokens * r->n_layers * r->top_k, hits = 0;
     long *next = malloc((size_t)n * sizeof *next), *later = malloc((size_t)r->n_keys * sizeof *later);
     cache c;
-    cache_init(&c, r, r->n_keys * percent / 100);
+    cache_init(&c, r, r->n_keys * percent / 100, NULL);
     for (int k = 0; k < r->n_keys; k++) later[k] = n;
     for (long i = n - 1; i >= 0; i--) {
         int key = (int)(i / r->top_k % r->n_layers) * r->n_experts + r->ids[i];
@@ -151,7 +248,7 @@ static double optimum(const routes *r, int percent) {
 }
 
 static void print_row(const char *name, const double *rates) {
-    printf("| %-7s |", name);
+    printf("| %-8s |", name);
     for (int i = 0; i < N_SIZES; i++) printf(" %5.1f |", rates[i]);
     printf("\n");
     fflush(stdout);
@@ -164,13 +261,13 @@ static int judge(const char *path, const double *least) {
     int bad = 0, n = 0;
     if (!routes_read(path, &r)) return 1;
     printf(
-        "\n%s: %ld tokens, %d layers, %d of %d experts. Hit rate in percent by cache size in percent:\n\n| policy  |",
+        "\n%s: %ld tokens, %d layers, %d of %d experts. Hit rate in percent by cache size in percent:\n\n| policy   |",
         strrchr(path, '/') ? strrchr(path, '/') + 1 : path, r.n_tokens, r.n_layers, r.top_k, r.n_experts);
     for (int i = 0; i < N_SIZES; i++) printf(" %4d%% |", SIZES[i]);
     printf("\n|---|---|---|---|---|---|---|\n");
     for (; mf__policies[n]; n++) {
         for (int i = 0; i < N_SIZES; i++) {
-            rates[n][i] = replay(&r, mf__policies[n], SIZES[i]);
+            rates[n][i] = replay(&r, mf__policies[n], SIZES[i], 1, NOBODY).hits;
             if (rates[n][i] > best[i]) best[i] = rates[n][i];
         }
         print_row(mf__policies[n]->name, rates[n]);
@@ -188,14 +285,52 @@ static int judge(const char *path, const double *least) {
     return bad;
 }
 
+#define N_BATCH_SIZES 4
+static const int BATCH_SIZES[N_BATCH_SIZES] = {10, 25, 50, 75};
+static const int BATCHES[2] = {4, 16};
+
+/* least: [batch][size] what the default policy must reach without and with the pass before; or NULL. */
+static int judge_batches(const char *path, const double least[2][2][N_BATCH_SIZES]) {
+    static const char *const names[] = {"nobody", "the pass before", "a router, 80 % right"};
+    routes r;
+    int bad = 0;
+    if (!routes_read(path, &r)) return 1;
+    for (int b = 0; b < 2; b++) {
+        outcome o[3][N_BATCH_SIZES];
+        printf("\nBatches of %d. Hits in percent, experts read per pass:\n\n| foretold by |", BATCHES[b]);
+        for (int i = 0; i < N_BATCH_SIZES; i++) printf(" %d%% |", BATCH_SIZES[i]);
+        printf("\n|---|---|---|---|---|\n");
+        for (int who = NOBODY; who <= (least ? LAST_PASS : ROUTER); who++) {
+            printf("| %s |", names[who]);
+            for (int i = 0; i < N_BATCH_SIZES; i++) {
+                o[who][i] = replay(&r, mf__policies[0], BATCH_SIZES[i], BATCHES[b], (predictor)who);
+                printf(" %.1f, %.0f |", o[who][i].hits, o[who][i].reads);
+                if (who < ROUTER && least && o[who][i].hits < least[b][who][i])
+                    bad++, printf("(expected %.1f)", least[b][who][i]);
+            }
+            printf("\n");
+        }
+        for (int i = 0; i < N_BATCH_SIZES; i++)
+            if (o[LAST_PASS][i].hits < o[NOBODY][i].hits - 0.5) bad++, printf("reading ahead loses hits\n");
+    }
+    free(r.ids);
+    return bad;
+}
+
 int main(int argc, char **argv) {
     static const double GPTOSS[N_SIZES] = {22.5, 38.6, 51, 68.5, 91.3, 98.5};
     static const double STORIES[N_SIZES] = {14.7, 29.5, 41, 59.2, 86, 97.6};
+    static const double GPTOSS_BATCHES[2][2][N_BATCH_SIZES] = {{{18.7, 48, 81.6, 96.6}, {50, 70, 84.5, 96.6}},
+                                                               {{9.5, 31.6, 66.5, 92.3}, {68, 86.8, 93.8, 93.9}}};
+    static const double STORIES_BATCHES[2][2][N_BATCH_SIZES] = {{{13.6, 46.6, 80.6, 96.2}, {32.7, 61.2, 82, 96.2}},
+                                                                {{0.7, 27.9, 67.4, 93}, {17.9, 70.1, 89.2, 93.6}}};
     int bad = 0;
-    for (int i = 1; i < argc; i++) bad += judge(argv[i], NULL);
+    for (int i = 1; i < argc; i++) bad += judge(argv[i], NULL) + judge_batches(argv[i], NULL);
     if (argc == 1) {
         bad += judge(MF_TEST_DATA "/gptoss20b.routes", GPTOSS);
+        bad += judge_batches(MF_TEST_DATA "/gptoss20b.routes", GPTOSS_BATCHES);
         bad += judge(MF_TEST_DATA "/stories.routes", STORIES);
+        bad += judge_batches(MF_TEST_DATA "/stories.routes", STORIES_BATCHES);
     }
     return bad > 0;
 }
