@@ -121,10 +121,47 @@ void mf__chat_close(mf__chat *f) {
 
 /* ---- rendering -------------------------------------------------------------------------------------------------- */
 
+static bool is_variable_name(const char *name) {
+    if (!*name || (*name >= '0' && *name <= '9')) return false;
+    for (; *name; name++) {
+        bool letter = (*name >= 'a' && *name <= 'z') || (*name >= 'A' && *name <= 'Z') || (uint8_t)*name >= 0x80;
+        if (!letter && *name != '_' && !(*name >= '0' && *name <= '9')) return false;
+    }
+    return true;
+}
+
+/* "extra" holds variables: what no template could ask for, or the request says itself, is a mistake. */
+static mf_status check_extra(const json_t *request, const json_t *extra, mf_error *err) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)extra, key, value) {
+        if (!is_variable_name(key))
+            return mf__fail(err, MF_E_FORMAT,
+                            "\"extra\" has \"%.60s\", which cannot be a variable's name in a template", key);
+        if (json_object_get(request, key) &&
+            (!strcmp(key, "messages") || !strcmp(key, "tools") || !strcmp(key, "add_generation_prompt")))
+            return mf__fail(err, MF_E_FORMAT, "\"%s\" is in the request and in its \"extra\"; one of them must go",
+                            key);
+    }
+    value = json_object_get(extra, "strftime_now");
+    if (value && !json_is_string(value))
+        return mf__fail(err, MF_E_FORMAT, "\"strftime_now\" in \"extra\" is %s, expected a string: the date to write",
+                        mf__json_type_name(value));
+    return MF_OK;
+}
+
+/* A request's own member becomes a variable; what neither it nor "extra" has becomes `missing`, whose owner it is. */
+static int set_own(json_t *vars, const json_t *request, const char *key, json_t *missing) {
+    json_t *value = json_object_get(request, key);
+    int bad = value ? json_object_set(vars, key, value) : 0;
+    if (!value && !json_object_get(vars, key)) bad = json_object_set(vars, key, missing);
+    json_decref(missing);
+    return bad;
+}
+
 /* The template's variables: those of the model, the request's own, and "extra". */
 static mf_status variables_of(const mf__chat *f, const json_t *request, json_t **out, mf_error *err) {
     json_t *vars = json_copy(f->variables), *extra = json_object_get(request, "extra");
-    json_t *generate = json_object_get(request, "add_generation_prompt"), *tools = json_object_get(request, "tools");
     int bad = !vars;
     *out = vars;
     if (!json_is_array(json_object_get(request, "messages")))
@@ -132,23 +169,32 @@ static mf_status variables_of(const mf__chat *f, const json_t *request, json_t *
                         mf__json_type_name(json_object_get(request, "messages")));
     if (extra && !json_is_object(extra) && !json_is_null(extra))
         return mf__fail(err, MF_E_FORMAT, "\"extra\" is %s, expected an object", mf__json_type_name(extra));
-    if (json_is_object(extra)) bad |= json_object_update(vars, extra);
-    bad |= json_object_set(vars, "messages", json_object_get(request, "messages"));
-    bad |= json_object_set_new(vars, "tools", tools ? json_incref(tools) : json_null());
-    bad |= json_object_set_new(vars, "add_generation_prompt", generate ? json_incref(generate) : json_false());
+    if (json_is_object(extra)) {
+        MF__TRY(check_extra(request, extra, err));
+        bad |= json_object_update(vars, extra);
+    }
+    bad |= set_own(vars, request, "messages", json_null());
+    bad |= set_own(vars, request, "tools", json_null());
+    bad |= set_own(vars, request, "add_generation_prompt", json_false());
     json_object_del(vars, "strftime_now");
     return bad ? mf__fail(err, MF_E_NOMEM, "no memory for the request") : MF_OK;
 }
 
-mf_status mf__chat_render(const mf__chat *f, const json_t *request, mf__strbuf *out, mf_error *err) {
+mf_status mf__chat_render_with(const mf__chat *f, const json_t *request, const mf__jinja_options *options,
+                               mf__strbuf *out, mf_error *err) {
     json_t *vars = NULL;
-    const json_t *extra = json_object_get(request, "extra");
-    mf__jinja_options opt = {.strftime_now = json_string_value(json_object_get(extra, "strftime_now"))};
+    const char *today = json_string_value(json_object_get(json_object_get(request, "extra"), "strftime_now"));
+    mf__jinja_options opt = options ? *options : (mf__jinja_options){0};
+    if (today) opt.strftime_now = today;
     if (!json_is_object(request)) return mf__fail(err, MF_E_FORMAT, "a request is a JSON object");
     mf_status st = variables_of(f, request, &vars, err);
     if (st == MF_OK) st = mf__jinja_render(f->jinja, vars, &opt, out, err);
     json_decref(vars);
     return st;
+}
+
+mf_status mf__chat_render(const mf__chat *f, const json_t *request, mf__strbuf *out, mf_error *err) {
+    return mf__chat_render_with(f, request, NULL, out, err);
 }
 
 bool mf__text_opens_reasoning(const char *prompt, size_t n) {

@@ -38,6 +38,9 @@ void mf__chat_close(mf__chat *f);
 /* A request: "messages", and perhaps "tools", "add_generation_prompt" and "extra" (more variables). Appends to out.
  * What is no such request is MF_E_FORMAT. */
 mf_status mf__chat_render(const mf__chat *f, const json_t *request, mf__strbuf *out, mf_error *err);
+/* The same with limits and a way to cancel; options may be NULL. */
+mf_status mf__chat_render_with(const mf__chat *f, const json_t *request, const mf__jinja_options *options,
+                               mf__strbuf *out, mf_error *err);
 mf_status mf__chat_render_json(const mf__chat *f, const char *json, size_t size, mf__strbuf *out, mf_error *err);
 
 /* Whether a prompt ends where the model has begun to reason: in <think>. */

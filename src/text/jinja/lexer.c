@@ -4,14 +4,18 @@
  *   trim_blocks   the newline behind a block tag or comment goes, unless it ends in +%}
  *   lstrip_blocks spaces before a block tag or comment that starts its line go, unless it begins with {%+
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/jinja/ast.h"
+#include "text/jinja/run.h"
 #include "text/unicode.h"
+
+#define MAX_SOURCE ((size_t)2 << 20) /* a hundred times the longest that models come with */
 
 typedef struct lexer {
     mf__jinja *t;
+    mf__jinja_syntax syntax;
     const char *src;
     size_t size, at;
     int line;
@@ -28,9 +32,8 @@ static mf_status lex_fail(lexer *l, const char *what) {
 static mf_status add(lexer *l, jtoken token) {
     if (l->n == l->capacity) {
         size_t capacity = l->capacity ? l->capacity * 2 : 256;
-        jtoken *tokens = mf__arena_array(&l->t->arena, capacity, sizeof *tokens);
+        jtoken *tokens = realloc(l->tokens, capacity * sizeof *tokens);
         if (!tokens) return mf__fail(l->err, MF_E_NOMEM, "%s: no memory for the template", l->t->name);
-        if (l->n) memcpy(tokens, l->tokens, l->n * sizeof *tokens);
         l->tokens = tokens;
         l->capacity = capacity;
     }
@@ -54,7 +57,7 @@ static size_t space_at(const lexer *l, size_t at) { /* bytes of a white space ch
     uint32_t c;
     if (at >= l->size) return 0;
     size_t n = (size_t)mf__utf8_decode(l->src + at, &c);
-    return j_is_space(c) ? n : 0;
+    return mf__j_is_space(c) ? n : 0;
 }
 
 static size_t trim_end(const char *s, size_t n) {
@@ -63,7 +66,7 @@ static size_t trim_end(const char *s, size_t n) {
         uint32_t c;
         while (start > 0 && ((uint8_t)s[start] & 0xC0) == 0x80) start--;
         mf__utf8_decode(s + start, &c);
-        if (!j_is_space(c)) break;
+        if (!mf__j_is_space(c)) break;
         n = start;
     }
     return n;
@@ -75,7 +78,7 @@ static mf_status add_text(lexer *l, size_t start, size_t end, bool is_variable, 
     size_t n = end - start;
     if (sign == '-') {
         n = trim_end(s, n);
-    } else if (sign != '+' && !is_variable) {
+    } else if (sign != '+' && !is_variable && !l->syntax.keep_indent) {
         size_t line = n;
         while (line > 0 && s[line - 1] != '\n') line--;
         if ((line > 0 || l->line_starting) && trim_end(s + line, n - line) == 0) n = line;
@@ -90,7 +93,7 @@ static void after_tag(lexer *l, char sign, bool is_variable) {
     size_t from = l->at;
     if (sign == '-') {
         for (size_t n; (n = space_at(l, l->at)) > 0;) advance(l, n);
-    } else if (sign != '+' && !is_variable && looking_at(l, "\n")) {
+    } else if (sign != '+' && !is_variable && !l->syntax.keep_newline && looking_at(l, "\n")) {
         advance(l, 1);
     }
     l->line_starting = l->at > from && l->src[l->at - 1] == '\n';
@@ -184,8 +187,9 @@ static mf_status lex_string(lexer *l) {
     if (end >= l->size) return lex_fail(l, "a string that is not closed");
     const char *s = l->src + l->at + 1;
     size_t n = end - l->at - 1, k = 0;
-    char *text = mf__arena_alloc(&l->t->arena, n + 4);
-    if (!text) return mf__fail(l->err, MF_E_NOMEM, "%s: no memory for the template", l->t->name);
+    void *memory;
+    MF__TRY(mf__jinja_tree_alloc(l->t, n + 4, 1, &memory, l->err));
+    char *text = memory;
     for (size_t i = 0; i < n;) {
         size_t taken = 0, made;
         if (s[i] == '\\') taken = unescape(s + i + 1, n - i - 1, text + k, &made);
@@ -205,16 +209,32 @@ static bool digit_at(const lexer *l, size_t i) {
     return i < l->size && l->src[i] >= '0' && l->src[i] <= '9';
 }
 
+static mf_status add_integer(lexer *l, const char *digits, int base) {
+    errno = 0;
+    jtoken t = {.kind = JT_INT, .i = strtoll(digits, NULL, base)};
+    if (errno) return lex_fail(l, "an integer of more than 64 bits, too large for moeflux");
+    return add(l, t);
+}
+
+/* 0x, 0o, 0b: the base, or 0. */
+static int base_at(const lexer *l) {
+    char c = l->src[l->at] == '0' && l->at + 2 < l->size ? (char)(l->src[l->at + 1] | 32) : 0;
+    int base = c == 'x' ? 16 : c == 'o' ? 8 : c == 'b' ? 2 : 0, v = hex_value(l->src[l->at + (base ? 2 : 0)]);
+    return base && v >= 0 && v < base ? base : 0;
+}
+
 /* Digits (with _ between), an optional fraction, an optional exponent. */
 static mf_status lex_number(lexer *l) {
-    char text[64];
-    size_t n = 0, i = l->at;
-    int part = 0; /* 0: whole, 1: fraction, 2: exponent */
+    char text[128];
+    int base = base_at(l), part = 0; /* 0: whole, 1: fraction, 2: exponent */
+    size_t n = 0, i = l->at + (base ? 2 : 0);
     for (; i < l->size; i++) {
         char c = l->src[i];
-        if (c == '_' && digit_at(l, i + 1)) continue;
-        if (n + 2 >= sizeof text) return lex_fail(l, "a number that is too long");
-        if (c == '.' && part == 0 && digit_at(l, i + 1)) {
+        if (c == '_' && i + 1 < l->size && hex_value(l->src[i + 1]) >= 0) continue;
+        if (n + 3 >= sizeof text) return lex_fail(l, "a number that is too long");
+        if (base) {
+            if (hex_value(c) < 0 || hex_value(c) >= base) break;
+        } else if (c == '.' && part == 0 && digit_at(l, i + 1)) {
             part = 1;
         } else if ((c == 'e' || c == 'E') && part < 2 && i + 1 < l->size &&
                    digit_at(l, i + 1 + (l->src[i + 1] == '+' || l->src[i + 1] == '-'))) {
@@ -227,19 +247,19 @@ static mf_status lex_number(lexer *l) {
         text[n++] = c;
     }
     text[n] = 0;
-    jtoken t = {.kind = part ? JT_FLOAT : JT_INT};
-    if (part) {
-        t.f = strtod(text, NULL);
-    } else {
-        if (n > 18) return lex_fail(l, "an integer that is too large");
-        t.i = strtoll(text, NULL, 10);
-    }
     l->at = i;
-    return add(l, t);
+    return part ? add(l, (jtoken){.kind = JT_FLOAT, .f = strtod(text, NULL)}) : add_integer(l, text, base ? base : 10);
 }
 
-static bool name_char(char c, bool first) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (!first && c >= '0' && c <= '9');
+/* Bytes of a name's next character; 0: it ends here. Letters of any alphabet, as in Python. */
+static size_t name_at(const lexer *l, size_t at, bool first) {
+    uint32_t ch;
+    if (at >= l->size) return 0;
+    size_t n = (size_t)mf__utf8_decode(l->src + at, &ch);
+    if (ch < 0x80)
+        return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || ch == '_' || (!first && ch >= '0' && ch <= '9');
+    const char *k = mf__j_category(ch);
+    return k[0] == 'L' || (!first && (k[0] == 'M' || strcmp(k, "Nd") == 0)) ? n : 0;
 }
 
 static mf_status lex_operator(lexer *l) {
@@ -273,9 +293,9 @@ static mf_status lex_tag(lexer *l, bool is_variable) {
             MF__TRY(lex_string(l));
         } else if (c >= '0' && c <= '9') {
             MF__TRY(lex_number(l));
-        } else if (name_char(c, true)) {
+        } else if (name_at(l, l->at, true)) {
             size_t start = l->at;
-            while (l->at < l->size && name_char(l->src[l->at], false)) l->at++;
+            for (size_t k; (k = name_at(l, l->at, false)) > 0;) l->at += k;
             MF__TRY(add(l, (jtoken){.kind = JT_NAME, .s = l->src + start, .n = l->at - start}));
         } else {
             if (c == '(' || c == '[' || c == '{') open++;
@@ -310,22 +330,36 @@ static mf_status lex_all(lexer *l) {
     return MF_OK;
 }
 
-mf_status mf__jinja_lex(mf__jinja *t, const char *source, size_t size, jtoken **out, mf_error *err) {
-    lexer l = {.t = t, .line = 1, .err = err};
-    size_t bad, n = 0;
-    if (!mf__utf8_valid(source, size, &bad))
-        return mf__fail(err, MF_E_FORMAT, "%s: not valid UTF-8 at byte %zu", t->name, bad);
-    char *src = mf__arena_alloc(&t->arena, size + 1);
-    if (!src) return mf__fail(err, MF_E_NOMEM, "%s: no memory for the template", t->name);
-    for (size_t i = 0; i < size; i++) { /* all line ends become \n */
+/* All line ends become \n, and the last one goes. */
+static mf_status copy_source(lexer *l, const char *source, size_t size) {
+    void *memory;
+    size_t n = 0;
+    MF__TRY(mf__jinja_tree_alloc(l->t, size + 1, 1, &memory, l->err));
+    char *src = memory;
+    for (size_t i = 0; i < size; i++) {
         if (source[i] == '\r' && i + 1 < size && source[i + 1] == '\n') continue;
         src[n++] = source[i] == '\r' ? '\n' : source[i];
     }
-    if (n && src[n - 1] == '\n') n--;
-    l.src = src;
-    l.size = n;
-    MF__TRY(lex_all(&l));
-    MF__TRY(add(&l, (jtoken){.kind = JT_END}));
-    *out = l.tokens;
+    if (n && src[n - 1] == '\n' && !l->syntax.keep_last_newline) n--;
+    l->src = src;
+    l->size = n;
     return MF_OK;
+}
+
+mf_status mf__jinja_lex(mf__jinja *t, const mf__jinja_syntax *syntax, const char *source, size_t size, jtoken **out,
+                        mf_error *err) {
+    lexer l = {.t = t, .line = 1, .err = err};
+    size_t bad;
+    *out = NULL;
+    if (syntax) l.syntax = *syntax;
+    if (size > MAX_SOURCE)
+        return mf__fail(err, MF_E_LIMIT, "%s: a template of %zu bytes is too large, at most %zu", t->name, size,
+                        MAX_SOURCE);
+    if (!mf__utf8_valid(source, size, &bad))
+        return mf__fail(err, MF_E_FORMAT, "%s: not valid UTF-8 at byte %zu", t->name, bad);
+    mf_status status = copy_source(&l, source, size);
+    if (status == MF_OK) status = lex_all(&l);
+    if (status == MF_OK) status = add(&l, (jtoken){.kind = JT_END});
+    *out = l.tokens;
+    return status;
 }

@@ -1,541 +1,407 @@
-/* Functions: methods of strings, lists, dictionaries and loops, and the global ones. */
+/* Methods of lists, dictionaries, loops and cyclers, and the global functions. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <utf8proc.h>
 
 #include "text/jinja/run.h"
-#include "text/unicode.h"
-
-typedef mf_status function_fn(jctx *c, jvalue self, const jargs *args, jvalue *out);
-
-/* ---- strings --------------------------------------------------------------------------------------------------- */
-
-static mf_status need_string(jctx *c, const jvalue *v, const char *what) {
-    if (v && v->kind == J_STRING) return MF_OK;
-    return jfail(c, MF_E_INVALID, "%s needs a str, not %s", what, v ? j_type(*v) : "nothing");
-}
-
-static bool strippable(const jvalue *chars, const char *s, size_t n) {
-    uint32_t c;
-    if (!chars || chars->kind != J_STRING) return mf__utf8_decode(s, &c), j_is_space(c);
-    for (size_t i = 0; i < chars->n;) {
-        size_t k = j_utf8_offset(chars->s + i, chars->n - i, 1);
-        if (k == n && memcmp(chars->s + i, s, n) == 0) return true;
-        i += k;
-    }
-    return false;
-}
-
-mf_status j_strip(jctx *c, jvalue s, const jvalue *chars, int sides, jvalue *out) {
-    if (chars && chars->kind != J_STRING && chars->kind != J_NONE) return need_string(c, chars, "strip");
-    while ((sides & 1) && s.n) {
-        size_t k = j_utf8_offset(s.s, s.n, 1);
-        if (!strippable(chars, s.s, k)) break;
-        s.s += k;
-        s.n -= k;
-    }
-    while ((sides & 2) && s.n) {
-        size_t start = s.n - 1;
-        while (start > 0 && ((uint8_t)s.s[start] & 0xC0) == 0x80) start--;
-        if (!strippable(chars, s.s + start, s.n - start)) break;
-        s.n = start;
-    }
-    *out = s;
-    return MF_OK;
-}
-
-static mf_status f_strip(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    return j_strip(c, self, j_arg(args, 0, NULL), 3, out);
-}
-static mf_status f_lstrip(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    return j_strip(c, self, j_arg(args, 0, NULL), 1, out);
-}
-static mf_status f_rstrip(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    return j_strip(c, self, j_arg(args, 0, NULL), 2, out);
-}
-
-static mf_status split_spaces(jctx *c, jvalue s, int64_t limit, jvalue *out) {
-    MF__TRY(j_strip(c, s, NULL, 1, &s));
-    while (s.n) {
-        size_t end = 0;
-        uint32_t ch;
-        if (limit == 0) {
-            MF__TRY(j_strip(c, s, NULL, 2, &s));
-            return j_append(c, *out, s);
-        }
-        while (end < s.n) {
-            size_t k = (size_t)mf__utf8_decode(s.s + end, &ch);
-            if (j_is_space(ch)) break;
-            end += k;
-        }
-        MF__TRY(j_append(c, *out, j_string(s.s, end)));
-        s = j_string(s.s + end, s.n - end);
-        MF__TRY(j_strip(c, s, NULL, 1, &s));
-        limit--;
-    }
-    return MF_OK;
-}
-
-static mf_status f_split(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    const jvalue *sep = j_arg(args, 0, "sep"), *max = j_arg(args, 1, "maxsplit");
-    int64_t limit = max && max->kind == J_INT && max->i >= 0 ? max->i : INT64_MAX;
-    MF__TRY(j_list(c, J_LIST, 0, out));
-    if (!sep || sep->kind == J_NONE) return split_spaces(c, s, limit, out);
-    MF__TRY(need_string(c, sep, "split"));
-    if (sep->n == 0) return jfail(c, MF_E_INVALID, "split by an empty text");
-    for (; limit > 0; limit--) {
-        const char *p = s.n >= sep->n ? memmem(s.s, s.n, sep->s, sep->n) : NULL;
-        if (!p) break;
-        size_t k = (size_t)(p - s.s);
-        MF__TRY(j_append(c, *out, j_string(s.s, k)));
-        s = j_string(p + sep->n, s.n - k - sep->n);
-    }
-    return j_append(c, *out, s);
-}
-
-static mf_status f_rsplit(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    const jvalue *sep = j_arg(args, 0, "sep"), *max = j_arg(args, 1, "maxsplit");
-    if (!max || max->kind != J_INT || max->i < 0) return f_split(c, s, args, out);
-    MF__TRY(need_string(c, sep, "rsplit"));
-    if (sep->n == 0) return jfail(c, MF_E_INVALID, "split by an empty text");
-    jvalue parts;
-    MF__TRY(j_list(c, J_LIST, 0, &parts));
-    for (int64_t limit = max->i; limit > 0; limit--) {
-        size_t at = s.n >= sep->n ? s.n - sep->n + 1 : 0;
-        while (at > 0 && memcmp(s.s + at - 1, sep->s, sep->n) != 0) at--;
-        if (at == 0) break;
-        MF__TRY(j_append(c, parts, j_string(s.s + at - 1 + sep->n, s.n - (at - 1) - sep->n)));
-        s.n = at - 1;
-    }
-    MF__TRY(j_append(c, parts, s));
-    MF__TRY(j_list(c, J_LIST, parts.list->n, out));
-    for (size_t i = parts.list->n; i-- > 0;) MF__TRY(j_append(c, *out, parts.list->items[i]));
-    return MF_OK;
-}
-
-static mf_status f_splitlines(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    const jvalue *keep = j_arg(args, 0, "keepends");
-    MF__TRY(j_list(c, J_LIST, 0, out));
-    for (size_t i = 0; i < s.n;) {
-        size_t end = i;
-        while (end < s.n && s.s[end] != '\n' && s.s[end] != '\r') end++;
-        size_t next = end + (end < s.n) + (end + 1 < s.n && s.s[end] == '\r' && s.s[end + 1] == '\n');
-        MF__TRY(j_append(c, *out, j_string(s.s + i, (keep && j_truth(*keep) ? next : end) - i)));
-        i = next;
-    }
-    return MF_OK;
-}
-
-static mf_status has_affix(jctx *c, jvalue s, const jvalue *affix, bool end, bool *out) {
-    *out = false;
-    if (affix && affix->kind == J_TUPLE) {
-        for (size_t i = 0; i < affix->list->n && !*out; i++) MF__TRY(has_affix(c, s, &affix->list->items[i], end, out));
-        return MF_OK;
-    }
-    MF__TRY(need_string(c, affix, end ? "endswith" : "startswith"));
-    *out = affix->n <= s.n && memcmp(end ? s.s + s.n - affix->n : s.s, affix->s, affix->n) == 0;
-    return MF_OK;
-}
-
-static mf_status f_startswith(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    bool holds;
-    MF__TRY(has_affix(c, s, j_arg(args, 0, NULL), false, &holds));
-    *out = j_bool(holds);
-    return MF_OK;
-}
-static mf_status f_endswith(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    bool holds;
-    MF__TRY(has_affix(c, s, j_arg(args, 0, NULL), true, &holds));
-    *out = j_bool(holds);
-    return MF_OK;
-}
-static mf_status f_removeprefix(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    const jvalue *affix = j_arg(args, 0, NULL);
-    bool holds;
-    MF__TRY(need_string(c, affix, "removeprefix"));
-    MF__TRY(has_affix(c, s, affix, false, &holds));
-    *out = holds ? j_string(s.s + affix->n, s.n - affix->n) : s;
-    return MF_OK;
-}
-static mf_status f_removesuffix(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    const jvalue *affix = j_arg(args, 0, NULL);
-    bool holds;
-    MF__TRY(need_string(c, affix, "removesuffix"));
-    MF__TRY(has_affix(c, s, affix, true, &holds));
-    *out = holds ? j_string(s.s, s.n - affix->n) : s;
-    return MF_OK;
-}
-
-mf_status j_change_case(jctx *c, jvalue s, char how, jvalue *out) {
-    void *text;
-    size_t n = 0;
-    bool in_word = false, first = true;
-    MF__TRY(j_alloc(c, s.n * 3 + 4, &text)); /* a simple mapping never needs more than three times the bytes */
-    for (size_t i = 0; i < s.n; first = false) {
-        uint32_t ch;
-        i += (size_t)mf__utf8_decode(s.s + i, &ch);
-        bool upper = how == 'u' || (how == 't' && !in_word) || (how == 'c' && first);
-        int32_t lower_ch = utf8proc_tolower((int32_t)ch), upper_ch = utf8proc_toupper((int32_t)ch);
-        in_word = lower_ch != upper_ch;
-        if (ch == 0xDF && upper) { /* the one common letter that becomes two */
-            memcpy((char *)text + n, how == 'u' ? "SS" : "Ss", 2);
-            n += 2;
-            in_word = true;
-            continue;
-        }
-        n += (size_t)mf__utf8_encode((uint32_t)(upper ? upper_ch : lower_ch), (char *)text + n);
-    }
-    *out = j_string(text, n);
-    return MF_OK;
-}
-
-static mf_status f_upper(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    (void)args;
-    return j_change_case(c, s, 'u', out);
-}
-static mf_status f_lower(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    (void)args;
-    return j_change_case(c, s, 'l', out);
-}
-static mf_status f_title(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    (void)args;
-    return j_change_case(c, s, 't', out);
-}
-static mf_status f_capitalize(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    (void)args;
-    return j_change_case(c, s, 'c', out);
-}
-
-mf_status j_replace(jctx *c, jvalue s, jvalue from, jvalue to, int64_t count, jvalue *out) {
-    mf__strbuf b = {0};
-    mf_status status = MF_OK;
-    if (count < 0) count = INT64_MAX;
-    if (from.n == 0) return *out = s, MF_OK;
-    for (; status == MF_OK && count > 0 && s.n >= from.n; count--) {
-        const char *p = memmem(s.s, s.n, from.s, from.n);
-        if (!p) break;
-        size_t k = (size_t)(p - s.s);
-        if (b.size + k + to.n > c->opt.max_memory) status = jfail(c, MF_E_LIMIT, "replace makes too long a text");
-        if (status == MF_OK) status = mf__strbuf_append(&b, s.s, k, c->err);
-        if (status == MF_OK) status = mf__strbuf_append(&b, to.s, to.n, c->err);
-        s = j_string(p + from.n, s.n - k - from.n);
-    }
-    if (status == MF_OK) status = mf__strbuf_append(&b, s.s, s.n, c->err);
-    if (status == MF_OK) status = j_copy(c, b.data, b.size, out);
-    mf__strbuf_free(&b);
-    return status;
-}
-
-static mf_status f_replace(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    const jvalue *from = j_arg(args, 0, "old"), *to = j_arg(args, 1, "new"), *count = j_arg(args, 2, "count");
-    MF__TRY(need_string(c, from, "replace"));
-    MF__TRY(need_string(c, to, "replace"));
-    return j_replace(c, s, *from, *to, count && count->kind == J_INT ? count->i : -1, out);
-}
-
-static mf_status f_find(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    const jvalue *what = j_arg(args, 0, NULL);
-    MF__TRY(need_string(c, what, "find"));
-    const char *p = what->n == 0 ? s.s : s.n >= what->n ? memmem(s.s, s.n, what->s, what->n) : NULL;
-    *out = j_int(p ? (int64_t)j_utf8_count(s.s, (size_t)(p - s.s)) : -1);
-    return MF_OK;
-}
-
-static mf_status f_join(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    const jvalue *items = j_arg(args, 0, NULL);
-    const jlist *list;
-    mf__strbuf b = {0};
-    if (!items) return jfail(c, MF_E_INVALID, "join needs a list");
-    MF__TRY(j_iterate(c, *items, &list));
-    mf_status status = MF_OK;
-    for (size_t i = 0; status == MF_OK && i < list->n; i++) {
-        status = need_string(c, &list->items[i], "join");
-        if (status == MF_OK && i) status = j_print(c, s, &b);
-        if (status == MF_OK) status = j_print(c, list->items[i], &b);
-    }
-    if (status == MF_OK) status = j_copy(c, b.data, b.size, out);
-    mf__strbuf_free(&b);
-    return status;
-}
-
-/* Counts occurrences in a string, or equal items in a list. */
-static mf_status f_count(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *what = j_arg(args, 0, NULL);
-    int64_t n = 0;
-    if (self.kind == J_STRING) {
-        MF__TRY(need_string(c, what, "count"));
-        if (what->n == 0) return *out = j_int((int64_t)j_utf8_count(self.s, self.n) + 1), MF_OK;
-        for (const char *p; self.n >= what->n && (p = memmem(self.s, self.n, what->s, what->n)); n++)
-            self = j_string(p + what->n, self.n - (size_t)(p - self.s) - what->n);
-    } else {
-        for (size_t i = 0; what && i < self.list->n; i++) n += j_equal(self.list->items[i], *what);
-    }
-    *out = j_int(n);
-    return MF_OK;
-}
-
-static mf_status f_isdigit(jctx *c, jvalue s, const jargs *args, jvalue *out) {
-    (void)c, (void)args;
-    bool holds = s.n > 0;
-    for (size_t i = 0; i < s.n; i++) holds = holds && s.s[i] >= '0' && s.s[i] <= '9';
-    *out = j_bool(holds);
-    return MF_OK;
-}
 
 /* ---- lists ----------------------------------------------------------------------------------------------------- */
 
-static mf_status f_append(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *v = j_arg(args, 0, NULL);
-    *out = j_none();
-    return v ? j_append(c, self, *v) : jfail(c, MF_E_INVALID, "append needs a value");
+static mf_status l_append(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    *out = mf__j_none();
+    return mf__j_append(c, self, *a->at[0]);
 }
 
-static mf_status f_extend(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *v = j_arg(args, 0, NULL);
+static mf_status l_extend(jctx *c, jvalue self, const jbound *a, jvalue *out) {
     const jlist *items;
-    *out = j_none();
-    if (!v) return jfail(c, MF_E_INVALID, "extend needs a list");
-    MF__TRY(j_iterate(c, *v, &items));
-    for (size_t i = 0, n = items->n; i < n; i++) MF__TRY(j_append(c, self, items->items[i]));
+    *out = mf__j_none();
+    MF__TRY(mf__j_iterate(c, *a->at[0], &items));
+    for (size_t i = 0, n = items->n; i < n; i++) MF__TRY(mf__j_append(c, self, items->items[i]));
     return MF_OK;
 }
 
-static mf_status f_insert(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *at = j_arg(args, 0, NULL), *v = j_arg(args, 1, NULL);
-    *out = j_none();
-    if (!at || at->kind != J_INT || !v) return jfail(c, MF_E_INVALID, "insert needs an integer and a value");
-    int64_t n = (int64_t)self.list->n, i = at->i < 0 ? at->i + n : at->i;
+static mf_status move_items(jctx *c, jlist *l, size_t to, size_t from, size_t n) {
+    MF__TRY(mf__j_pay_bytes(c, n * sizeof(jvalue), J_COPIED));
+    memmove(l->items + to, l->items + from, n * sizeof(jvalue));
+    return MF_OK;
+}
+
+static mf_status l_insert(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    int64_t i, n = (int64_t)self.list->n;
+    *out = mf__j_none();
+    MF__TRY(mf__j_int_arg(c, a->at[0], "insert", 0, &i));
+    if (i < 0) i += n;
     if (i < 0) i = 0;
     if (i > n) i = n;
-    MF__TRY(j_append(c, self, *v));
-    memmove(self.list->items + i + 1, self.list->items + i, (size_t)(n - i) * sizeof(jvalue));
-    self.list->items[i] = *v;
+    MF__TRY(mf__j_append(c, self, *a->at[1]));
+    MF__TRY(move_items(c, self.list, (size_t)i + 1, (size_t)i, (size_t)(n - i)));
+    self.list->items[i] = *a->at[1];
     return MF_OK;
 }
 
-static mf_status f_pop(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *at = j_arg(args, 0, NULL);
-    if (self.kind == J_DICT) {
-        const jvalue *other = j_arg(args, 1, NULL);
-        for (size_t i = 0; at && i < self.dict->n; i++)
-            if (j_equal(self.dict->pairs[i].key, *at)) {
-                *out = self.dict->pairs[i].value;
-                memmove(self.dict->pairs + i, self.dict->pairs + i + 1, (--self.dict->n - i) * sizeof(jpair));
-                return MF_OK;
-            }
-        if (!other) return jfail(c, MF_E_INVALID, "pop: no such key");
-        *out = *other;
-        return MF_OK;
-    }
-    int64_t n = (int64_t)self.list->n, i = at && at->kind == J_INT ? at->i : n - 1;
+static mf_status l_pop(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    int64_t i, n = (int64_t)self.list->n;
+    MF__TRY(mf__j_int_arg(c, a->at[0], "pop", n - 1, &i));
     if (i < 0) i += n;
-    if (i < 0 || i >= n) return jfail(c, MF_E_INVALID, "pop from a list of %lld items", (long long)n);
+    if (i < 0 || i >= n) return mf__j_fail(c, MF_E_INVALID, "pop from a list of %lld items", (long long)n);
     *out = self.list->items[i];
-    memmove(self.list->items + i, self.list->items + i + 1, (size_t)(n - i - 1) * sizeof(jvalue));
+    MF__TRY(move_items(c, self.list, (size_t)i, (size_t)i + 1, (size_t)(n - i - 1)));
     self.list->n--;
     return MF_OK;
 }
 
-static mf_status f_index(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *v = j_arg(args, 0, NULL);
-    if (self.kind == J_STRING) {
-        MF__TRY(f_find(c, self, args, out));
-        return out->i >= 0 ? MF_OK : jfail(c, MF_E_INVALID, "index: the text is not there");
+static mf_status l_count(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    int64_t n = 0;
+    for (size_t i = 0; i < self.list->n; i++) {
+        bool same;
+        MF__TRY(mf__j_equal(c, self.list->items[i], *a->at[0], &same));
+        n += same;
     }
-    for (size_t i = 0; v && i < self.list->n; i++)
-        if (j_equal(self.list->items[i], *v)) return *out = j_int((int64_t)i), MF_OK;
-    return jfail(c, MF_E_INVALID, "index: the value is not in the list");
+    *out = mf__j_int(n);
+    return MF_OK;
 }
+
+static mf_status l_index(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    int64_t start, end, n = (int64_t)self.list->n;
+    MF__TRY(mf__j_int_arg(c, a->at[1], "index", 0, &start));
+    MF__TRY(mf__j_int_arg(c, a->at[2], "index", n, &end));
+    if (start < 0) start = start + n < 0 ? 0 : start + n;
+    if (end < 0) end += n;
+    for (int64_t i = start; i < end && i < (int64_t)self.list->n; i++) {
+        bool same;
+        MF__TRY(mf__j_equal(c, self.list->items[i], *a->at[0], &same));
+        if (same) return *out = mf__j_int(i), MF_OK;
+    }
+    return mf__j_fail(c, MF_E_INVALID, "index: the value is not in the list");
+}
+
+static mf_status l_remove(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    jvalue at;
+    const jbound just_value = {.at = {a->at[0]}};
+    MF__TRY(l_index(c, self, &just_value, &at));
+    const jbound where = {.at = {&at}};
+    MF__TRY(l_pop(c, self, &where, out));
+    *out = mf__j_none();
+    return MF_OK;
+}
+
+static mf_status l_reverse(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    jlist *l = self.list;
+    (void)a;
+    *out = mf__j_none();
+    MF__TRY(mf__j_pay(c, l->n));
+    for (size_t i = 0; i < l->n / 2; i++) {
+        jvalue v = l->items[i];
+        l->items[i] = l->items[l->n - 1 - i];
+        l->items[l->n - 1 - i] = v;
+    }
+    return MF_OK;
+}
+
+static mf_status l_sort(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    jlist *l = self.list;
+    void *memory;
+    if (a->at[0] && a->at[0]->kind != J_NONE) return mf__j_fail(c, MF_E_UNSUPPORTED, "sort by a key function");
+    MF__TRY(mf__j_alloc_array(c, l->n, sizeof(jpair), &memory));
+    jpair *pairs = memory;
+    for (size_t i = 0; i < l->n; i++) pairs[i].key = l->items[i];
+    MF__TRY(mf__j_sort_pairs(c, pairs, l->n, mf__j_truth_arg(a->at[1], false)));
+    for (size_t i = 0; i < l->n; i++) l->items[i] = pairs[i].key;
+    *out = mf__j_none();
+    return MF_OK;
+}
+
+static mf_status l_clear(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)c, (void)a;
+    self.list->n = 0;
+    *out = mf__j_none();
+    return MF_OK;
+}
+
+static mf_status l_copy(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)a;
+    MF__TRY(mf__j_list(c, J_LIST, self.list->n, out));
+    for (size_t i = 0; i < self.list->n; i++) MF__TRY(mf__j_append(c, *out, self.list->items[i]));
+    return MF_OK;
+}
+
+const jentry mf__j_list_methods[] = {
+    {"append", "/value", l_append},
+    {"extend", "/values", l_extend},
+    {"insert", "/at,value", l_insert},
+    {"pop", "/at?", l_pop},
+    {"count", "/value", l_count},
+    {"index", "/value,start?,end?", l_index},
+    {"remove", "/value", l_remove},
+    {"reverse", "", l_reverse},
+    {"sort", "key?,reverse?", l_sort},
+    {"clear", "", l_clear},
+    {"copy", "", l_copy},
+    {0},
+};
+
+const jentry mf__j_tuple_methods[] = {
+    {"count", "/value", l_count},
+    {"index", "/value,start?,end?", l_index},
+    {0},
+};
 
 /* ---- dictionaries ---------------------------------------------------------------------------------------------- */
 
-static mf_status f_get(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *key = j_arg(args, 0, NULL), *other = j_arg(args, 1, "default");
-    if (!key) return jfail(c, MF_E_INVALID, "get needs a key");
-    const jvalue *found = j_find(self.dict, *key);
-    *out = found ? *found : other ? *other : j_none();
+static mf_status d_get(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    const jvalue *found;
+    MF__TRY(mf__j_find(c, self.dict, *a->at[0], &found));
+    *out = found ? *found : a->at[1] ? *a->at[1] : mf__j_none();
     return MF_OK;
 }
 
-static mf_status pairs_of(jctx *c, jvalue self, char what, jvalue *out) {
-    MF__TRY(j_list(c, J_LIST, self.dict->n, out));
+static mf_status d_setdefault(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    const jvalue *found;
+    MF__TRY(mf__j_find(c, self.dict, *a->at[0], &found));
+    *out = found ? *found : a->at[1] ? *a->at[1] : mf__j_none();
+    return found ? MF_OK : mf__j_put(c, self, *a->at[0], *out);
+}
+
+static mf_status d_pop(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    bool found;
+    MF__TRY(mf__j_remove(c, self.dict, *a->at[0], out, &found));
+    if (found) return MF_OK;
+    if (!a->at[1]) return mf__j_fail(c, MF_E_INVALID, "pop: no such key");
+    *out = *a->at[1];
+    return MF_OK;
+}
+
+static mf_status d_popitem(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    jvalue value;
+    bool found;
+    (void)a;
+    if (!self.dict->n) return mf__j_fail(c, MF_E_INVALID, "popitem: the dict is empty");
+    jvalue key = self.dict->pairs[self.dict->n - 1].key;
+    MF__TRY(mf__j_remove(c, self.dict, key, &value, &found));
+    return mf__j_pair(c, key, value, out);
+}
+
+static mf_status view(jctx *c, jvalue self, jform what, jvalue *out) {
+    MF__TRY(mf__j_list(c, J_LIST, self.dict->n, out));
     for (size_t i = 0; i < self.dict->n; i++) {
-        jvalue item = what == 'k' ? self.dict->pairs[i].key : self.dict->pairs[i].value;
-        if (what == 'i') {
-            MF__TRY(j_list(c, J_TUPLE, 2, &item));
-            MF__TRY(j_append(c, item, self.dict->pairs[i].key));
-            MF__TRY(j_append(c, item, self.dict->pairs[i].value));
-        }
-        MF__TRY(j_append(c, *out, item));
+        const jpair *p = &self.dict->pairs[i];
+        jvalue item = what == JF_KEYS ? p->key : p->value;
+        if (what == JF_ITEMS) MF__TRY(mf__j_pair(c, p->key, p->value, &item));
+        MF__TRY(mf__j_append(c, *out, item));
+    }
+    out->form = (uint8_t)what;
+    return MF_OK;
+}
+static mf_status d_items(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)a;
+    return view(c, self, JF_ITEMS, out);
+}
+static mf_status d_keys(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)a;
+    return view(c, self, JF_KEYS, out);
+}
+static mf_status d_values(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)a;
+    return view(c, self, JF_VALUES, out);
+}
+
+static mf_status put_pairs(jctx *c, jvalue dict, jvalue from) {
+    const jlist *items, *pair;
+    MF__TRY(mf__j_iterate(c, from, &items));
+    for (size_t i = 0; i < items->n; i++) {
+        MF__TRY(mf__j_iterate(c, items->items[i], &pair));
+        if (pair->n != 2) return mf__j_fail(c, MF_E_INVALID, "a dict needs pairs, not %zu values", pair->n);
+        MF__TRY(mf__j_put(c, dict, pair->items[0], pair->items[1]));
     }
     return MF_OK;
 }
-static mf_status f_items(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    (void)args;
-    return pairs_of(c, self, 'i', out);
-}
-static mf_status f_keys(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    (void)args;
-    return pairs_of(c, self, 'k', out);
-}
-static mf_status f_values(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    (void)args;
-    return pairs_of(c, self, 'v', out);
-}
 
-static mf_status put_named(jctx *c, jvalue dict, const jargs *args) {
-    const jvalue *from = j_arg(args, 0, NULL);
-    if (from && from->kind != J_DICT && from->kind != J_NAMESPACE)
-        return jfail(c, MF_E_INVALID, "needs a dict, not %s", j_type(*from));
-    for (size_t i = 0; from && i < from->dict->n; i++)
-        MF__TRY(j_put(c, dict, from->dict->pairs[i].key, from->dict->pairs[i].value));
+/* dict(from, name=value, ...): a dict or pairs, then names. */
+static mf_status put_all(jctx *c, jvalue dict, const jargs *args) {
+    if (args->n > 1) return mf__j_fail(c, MF_E_INVALID, "takes at most one dict, %zu given", args->n);
+    if (args->n && args->pos[0].kind != J_DICT && args->pos[0].kind != J_NAMESPACE) {
+        MF__TRY(put_pairs(c, dict, args->pos[0]));
+    } else if (args->n) {
+        const jdict *from = args->pos[0].dict;
+        for (size_t i = 0; i < from->n; i++) MF__TRY(mf__j_put(c, dict, from->pairs[i].key, from->pairs[i].value));
+    }
     for (size_t i = 0; i < args->n_named; i++)
-        MF__TRY(j_put(c, dict, j_string(args->named[i].name, args->named[i].n_name), args->named[i].value));
+        MF__TRY(mf__j_put(c, dict, mf__j_string(args->named[i].name, args->named[i].n_name), args->named[i].value));
     return MF_OK;
 }
 
-static mf_status f_update(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    *out = j_none();
-    return put_named(c, self, args);
+static mf_status d_update(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    *out = mf__j_none();
+    return put_all(c, self, a->all);
 }
 
-/* ---- loops and globals ----------------------------------------------------------------------------------------- */
+static mf_status d_copy(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)a;
+    MF__TRY(mf__j_dict(c, self.dict->n, out));
+    return put_all(c, *out, &(jargs){.pos = &self, .n = 1});
+}
 
-static mf_status f_cycle(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    if (!args->n) return jfail(c, MF_E_INVALID, "cycle needs values");
-    *out = args->pos[self.loop->at % args->n];
+static mf_status d_clear(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)c, (void)a;
+    mf__j_clear(self.dict);
+    *out = mf__j_none();
     return MF_OK;
 }
 
-static mf_status f_changed(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *v = j_arg(args, 0, NULL);
-    if (!v) return jfail(c, MF_E_INVALID, "changed needs a value");
-    *out = j_bool(self.loop->at == 0 || !j_equal(self.loop->changed, *v));
-    self.loop->changed = *v;
+const jentry mf__j_dict_methods[] = {
+    {"get", "/key,default?", d_get},
+    {"setdefault", "/key,default?", d_setdefault},
+    {"pop", "/key,default?", d_pop},
+    {"popitem", "", d_popitem},
+    {"items", "", d_items},
+    {"keys", "", d_keys},
+    {"values", "", d_values},
+    {"update", "*", d_update},
+    {"copy", "", d_copy},
+    {"clear", "", d_clear},
+    {0},
+};
+
+/* ---- loops and cyclers ----------------------------------------------------------------------------------------- */
+
+static mf_status o_cycle(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    if (!a->all->n) return mf__j_fail(c, MF_E_INVALID, "cycle needs values");
+    *out = a->all->pos[self.loop->at % a->all->n];
     return MF_OK;
 }
 
-static mf_status f_namespace(jctx *c, jvalue self, const jargs *args, jvalue *out) {
+static mf_status o_changed(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    jloop *l = self.loop;
+    bool same = l->changed && l->n_changed == a->all->n;
+    for (size_t i = 0; same && i < a->all->n; i++) MF__TRY(mf__j_equal(c, l->changed[i], a->all->pos[i], &same));
+    *out = mf__j_bool(!same);
+    l->changed = a->all->n ? a->all->pos : self.loop->items->items;
+    l->n_changed = a->all->n;
+    return MF_OK;
+}
+
+const jentry mf__j_loop_methods[] = {
+    {"cycle", "*", o_cycle},
+    {"changed", "*", o_changed},
+    {0},
+};
+
+static mf_status y_next(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    jcycler *y = self.cycler;
+    (void)c, (void)a;
+    *out = y->items[y->at];
+    y->at = (y->at + 1) % y->n;
+    return MF_OK;
+}
+
+static mf_status y_reset(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)c, (void)a;
+    self.cycler->at = 0;
+    *out = mf__j_none();
+    return MF_OK;
+}
+
+const jentry mf__j_cycler_methods[] = {
+    {"next", "", y_next},
+    {"reset", "", y_reset},
+    {0},
+};
+
+/* ---- globals --------------------------------------------------------------------------------------------------- */
+
+static mf_status make_cycler(jctx *c, jkind kind, const jvalue *items, size_t n, jvalue *out) {
+    void *memory, *copy;
+    MF__TRY(mf__j_alloc(c, sizeof(jcycler), &memory));
+    MF__TRY(mf__j_alloc_array(c, n, sizeof(jvalue), &copy));
+    memcpy(copy, items, n * sizeof(jvalue));
+    *(jcycler *)memory = (jcycler){copy, n, 0};
+    *out = (jvalue){.kind = kind, .cycler = memory};
+    return MF_OK;
+}
+
+static mf_status g_cycler(jctx *c, jvalue self, const jbound *a, jvalue *out) {
     (void)self;
-    MF__TRY(j_dict(c, args->n_named, out));
-    MF__TRY(put_named(c, *out, args));
+    if (!a->all->n || a->all->n_named) return mf__j_fail(c, MF_E_INVALID, "cycler needs values");
+    return make_cycler(c, J_CYCLER, a->all->pos, a->all->n, out);
+}
+
+static mf_status g_joiner(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    jvalue separator = a->at[0] ? *a->at[0] : mf__j_string(", ", 2);
+    (void)self;
+    return make_cycler(c, J_JOINER, &separator, 1, out);
+}
+
+static mf_status g_dict(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)self;
+    MF__TRY(mf__j_dict(c, a->all->n_named, out));
+    return put_all(c, *out, a->all);
+}
+
+static mf_status g_namespace(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    MF__TRY(g_dict(c, self, a, out));
     out->kind = J_NAMESPACE;
     return MF_OK;
 }
 
-static mf_status f_dict(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    (void)self;
-    MF__TRY(j_dict(c, args->n_named, out));
-    return put_named(c, *out, args);
-}
-
-static mf_status f_range(jctx *c, jvalue self, const jargs *args, jvalue *out) {
+static mf_status g_range(jctx *c, jvalue self, const jbound *a, jvalue *out) {
     int64_t v[3] = {0, 0, 1};
+    void *memory;
     (void)self;
-    for (size_t i = 0; i < args->n && i < 3; i++) {
-        if (args->pos[i].kind != J_INT) return jfail(c, MF_E_INVALID, "range needs integers");
-        v[i] = args->pos[i].i;
-    }
-    if (args->n == 1) v[1] = v[0], v[0] = 0;
-    if (args->n == 0 || args->n > 3 || v[2] == 0) return jfail(c, MF_E_INVALID, "range needs one to three integers");
-    MF__TRY(j_list(c, J_LIST, 0, out));
+    for (size_t i = 0; i < 3; i++) MF__TRY(mf__j_int_arg(c, a->at[i], "range", v[i], &v[i]));
+    if (!a->at[1]) v[1] = v[0], v[0] = 0;
+    if (v[2] == 0) return mf__j_fail(c, MF_E_INVALID, "range needs a step other than 0");
+    MF__TRY(mf__j_list(c, J_LIST, 0, out));
     for (int64_t i = v[0]; v[2] > 0 ? i < v[1] : i > v[1];) {
-        if (out->list->n >= 100000) return jfail(c, MF_E_LIMIT, "a range of more than 100000 numbers");
-        MF__TRY(j_append(c, *out, j_int(i)));
+        if (out->list->n >= 100000) return mf__j_fail(c, MF_E_LIMIT, "a range of more than 100000 numbers");
+        MF__TRY(mf__j_append(c, *out, mf__j_int(i)));
         if (__builtin_add_overflow(i, v[2], &i)) break;
     }
+    MF__TRY(mf__j_alloc(c, sizeof v, &memory));
+    memcpy(memory, v, sizeof v);
+    out->list->range = memory;
+    out->form = JF_RANGE;
     return MF_OK;
 }
 
-static mf_status f_raise(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *v = j_arg(args, 0, NULL);
-    jvalue text = j_string("", 0);
+static mf_status g_raise(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    jvalue text = mf__j_string("", 0);
     (void)self, (void)out;
-    if (v) MF__TRY(j_str(c, *v, &text));
-    return jfail(c, MF_E_INVALID, "%.*s", text.n > 500 ? 500 : (int)text.n, text.s);
+    MF__TRY(mf__j_str(c, *a->at[0], &text));
+    return mf__j_fail(c, MF_E_INVALID, "%.*s", text.n > 500 ? 500 : (int)text.n, text.n ? text.s : "");
 }
 
-static mf_status f_strftime(jctx *c, jvalue self, const jargs *args, jvalue *out) {
-    const jvalue *format = j_arg(args, 0, NULL);
+static mf_status g_strftime(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    const jvalue *format = a->at[0];
+    const char *fixed = c->opt.strftime_now;
     char pattern[128], text[512];
     (void)self;
-    if (c->opt.strftime_now) return *out = j_string(c->opt.strftime_now, strlen(c->opt.strftime_now)), MF_OK;
-    MF__TRY(need_string(c, format, "strftime_now"));
+    MF__TRY(mf__j_need_string(c, format, "strftime_now"));
+    if (fixed) return *out = mf__j_string(fixed, strlen(fixed)), MF_OK;
+    if (format->n >= sizeof pattern)
+        return mf__j_fail(c, MF_E_LIMIT, "strftime_now: a format of more than %zu bytes", sizeof pattern - 1);
     time_t now = c->opt.now ? (time_t)c->opt.now : time(NULL);
     struct tm tm;
-    snprintf(pattern, sizeof pattern, "%.*s", format->n > 100 ? 100 : (int)format->n, format->s);
-    if (!localtime_r(&now, &tm)) return jfail(c, MF_E_INVALID, "the time cannot be told");
-    return j_copy(c, text, strftime(text, sizeof text, pattern, &tm), out);
+    memcpy(pattern, format->s, format->n);
+    pattern[format->n] = 0;
+    if (!localtime_r(&now, &tm)) return mf__j_fail(c, MF_E_INVALID, "the time cannot be told");
+    return mf__j_copy(c, text, strftime(text, sizeof text, pattern, &tm), out);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------- */
+/* self.name(): the block again. */
+static mf_status g_block(jctx *c, jvalue self, const jbound *a, jvalue *out) {
+    (void)a;
+    if (self.kind != J_STRING) return mf__j_fail(c, MF_E_UNSUPPORTED, "super() without a template to extend");
+    return mf__j_call_block(c, self.s, self.n, out);
+}
 
-static const struct {
-    const char *owner; /* kinds it belongs to: s, l, d, o (loop); "" for a global */
-    const char *name;
-    function_fn *fn;
-} functions[] = {
-    {"s", "strip", f_strip},
-    {"s", "lstrip", f_lstrip},
-    {"s", "rstrip", f_rstrip},
-    {"s", "split", f_split},
-    {"s", "rsplit", f_rsplit},
-    {"s", "splitlines", f_splitlines},
-    {"s", "startswith", f_startswith},
-    {"s", "endswith", f_endswith},
-    {"s", "removeprefix", f_removeprefix},
-    {"s", "removesuffix", f_removesuffix},
-    {"s", "upper", f_upper},
-    {"s", "lower", f_lower},
-    {"s", "title", f_title},
-    {"s", "capitalize", f_capitalize},
-    {"s", "replace", f_replace},
-    {"s", "find", f_find},
-    {"s", "join", f_join},
-    {"sl", "count", f_count},
-    {"s", "isdigit", f_isdigit},
-    {"l", "append", f_append},
-    {"l", "extend", f_extend},
-    {"l", "insert", f_insert},
-    {"ld", "pop", f_pop},
-    {"sl", "index", f_index},
-    {"d", "get", f_get},
-    {"d", "items", f_items},
-    {"d", "keys", f_keys},
-    {"d", "values", f_values},
-    {"d", "update", f_update},
-    {"o", "cycle", f_cycle},
-    {"o", "changed", f_changed},
-    {"", "namespace", f_namespace},
-    {"", "dict", f_dict},
-    {"", "range", f_range},
-    {"", "raise_exception", f_raise},
-    {"", "strftime_now", f_strftime},
+const jentry mf__j_globals[] = {
+    {"namespace", "*", g_namespace},
+    {"dict", "*", g_dict},
+    {"range", "/start,stop?,step?", g_range},
+    {"cycler", "*", g_cycler},
+    {"joiner", "sep?", g_joiner},
+    {"raise_exception", "message", g_raise},
+    {"strftime_now", "format", g_strftime},
+    {"super", "", g_block},
+    {0},
 };
-
-static bool find(char owner, const char *name, size_t n, size_t *function) {
-    for (size_t i = 0; i < MF__COUNT(functions); i++)
-        if ((owner ? strchr(functions[i].owner, owner) != NULL : !functions[i].owner[0]) &&
-            strlen(functions[i].name) == n && memcmp(functions[i].name, name, n) == 0)
-            return *function = i, true;
-    return false;
-}
-
-bool j_find_method(jvalue self, const char *name, size_t n, size_t *function) {
-    char owner = self.kind == J_STRING ? 's'
-                 : self.kind == J_LIST ? 'l'
-                 : self.kind == J_DICT ? 'd'
-                 : self.kind == J_LOOP ? 'o'
-                                       : 0;
-    return owner && find(owner, name, n, function);
-}
-
-bool j_find_global(const char *name, size_t n, size_t *function) {
-    return find(0, name, n, function);
-}
-
-mf_status j_call_function(jctx *c, jvalue function, const jargs *args, jvalue *out) {
-    return functions[function.n].fn(c, function.self ? *function.self : j_none(), args, out);
-}

@@ -7,13 +7,13 @@
 
 #include "text/jinja/ast.h"
 
-#define MAX_DEPTH 100
+#define MAX_DEPTH 150 /* 200 kB of stack, with AddressSanitizer 1 MB */
 
 static mf_status parse_unary(jparser *p, bool with_filters, jnode **out);
 
 /* ---- small tools ----------------------------------------------------------------------------------------------- */
 
-mf_status jp_fail(jparser *p, mf_status status, const char *what) {
+mf_status mf__jp_fail(jparser *p, mf_status status, const char *what) {
     const jtoken *t = p->at;
     if (t->kind == JT_END)
         return mf__fail(p->err, status, "%s: line %d: %s, found the end of the template", p->t->name, t->line, what);
@@ -21,18 +21,18 @@ mf_status jp_fail(jparser *p, mf_status status, const char *what) {
                     t->n > 40 ? 40 : (int)t->n, t->s ? t->s : "");
 }
 
-bool jp_is(const jparser *p, jtoken_kind kind, const char *text) {
+bool mf__jp_is(const jparser *p, jtoken_kind kind, const char *text) {
     return p->at->kind == kind && (!text || (p->at->n == strlen(text) && memcmp(p->at->s, text, p->at->n) == 0));
 }
 
-bool jp_accept(jparser *p, jtoken_kind kind, const char *text) {
-    if (!jp_is(p, kind, text)) return false;
+bool mf__jp_accept(jparser *p, jtoken_kind kind, const char *text) {
+    if (!mf__jp_is(p, kind, text)) return false;
     p->at++;
     return true;
 }
 
-mf_status jp_expect(jparser *p, jtoken_kind kind, const char *text) {
-    if (jp_accept(p, kind, text)) return MF_OK;
+mf_status mf__jp_expect(jparser *p, jtoken_kind kind, const char *text) {
+    if (mf__jp_accept(p, kind, text)) return MF_OK;
     char what[80] = "expected ";
     const char *name = text                   ? text
                        : kind == JT_NAME      ? "a name"
@@ -40,51 +40,54 @@ mf_status jp_expect(jparser *p, jtoken_kind kind, const char *text) {
                        : kind == JT_VAR_END   ? "}}"
                                               : "something else";
     strncat(what, name, 60);
-    return jp_fail(p, MF_E_FORMAT, what);
+    return mf__jp_fail(p, MF_E_FORMAT, what);
 }
 
-static mf_status no_memory(jparser *p) {
-    return mf__fail(p->err, MF_E_NOMEM, "%s: no memory for the template", p->t->name);
+mf_status mf__jp_enter(jparser *p) {
+    if (++p->depth <= MAX_DEPTH) return MF_OK;
+    return mf__jp_fail(p, MF_E_LIMIT, "nested too deep, more than 150 blocks and brackets inside each other");
 }
 
-mf_status jp_node(jparser *p, jnode_kind kind, jnode **out) {
+mf_status mf__jp_node(jparser *p, jnode_kind kind, jnode **out) {
     *out = NULL;
-    jnode *n = mf__arena_alloc(&p->t->arena, sizeof *n);
-    if (!n) return no_memory(p);
+    void *memory;
+    MF__TRY(mf__jinja_tree_alloc(p->t, 1, sizeof(jnode), &memory, p->err));
+    jnode *n = memory;
     n->kind = kind;
     n->line = p->at->line;
     *out = n;
     return MF_OK;
 }
 
-/* Lists grow to powers of two. */
-mf_status jp_push(jparser *p, jnode *parent, jnode *child) {
-    size_t n = parent->n_list;
-    if ((n & (n - 1)) == 0) {
-        jnode **list = mf__arena_array(&p->t->arena, n ? n * 2 : 1, sizeof *list);
-        if (!list) return no_memory(p);
-        if (n) memcpy(list, parent->list, n * sizeof *list);
-        parent->list = list;
-    }
+/* A list of n members with room for one more: lists grow to powers of two. */
+static mf_status grow(jparser *p, void **list, size_t n, size_t size) {
+    if (n & (n - 1)) return MF_OK;
+    void *more;
+    MF__TRY(mf__jinja_tree_alloc(p->t, n ? n * 2 : 1, size, &more, p->err));
+    if (n) memcpy(more, *list, n * size);
+    *list = more;
+    return MF_OK;
+}
+
+mf_status mf__jp_push(jparser *p, jnode *parent, jnode *child) {
+    void *list = parent->list;
+    MF__TRY(grow(p, &list, parent->n_list, sizeof *parent->list));
+    parent->list = list;
     parent->list[parent->n_list++] = child;
     return MF_OK;
 }
 
-static mf_status push_arg(jparser *p, jnode *call, jarg arg) {
-    size_t n = call->n_args;
-    if ((n & (n - 1)) == 0) {
-        jarg *args = mf__arena_array(&p->t->arena, n ? n * 2 : 1, sizeof *args);
-        if (!args) return no_memory(p);
-        if (n) memcpy(args, call->args, n * sizeof *args);
-        call->args = args;
-    }
+mf_status mf__jp_push_arg(jparser *p, jnode *call, jarg arg) {
+    void *args = call->args;
+    MF__TRY(grow(p, &args, call->n_args, sizeof *call->args));
+    call->args = args;
     call->args[call->n_args++] = arg;
     return MF_OK;
 }
 
 static mf_status binary(jparser *p, jnode_kind kind, char op, jnode *a, jnode *b, jnode **out) {
     jnode *n;
-    MF__TRY(jp_node(p, kind, &n));
+    MF__TRY(mf__jp_node(p, kind, &n));
     n->op = op;
     n->a = a;
     n->b = b;
@@ -96,56 +99,55 @@ static mf_status binary(jparser *p, jnode_kind kind, char op, jnode *a, jnode *b
 /* ---- primaries ------------------------------------------------------------------------------------------------- */
 
 static mf_status constant(jparser *p, jvalue v, jnode **out) {
-    MF__TRY(jp_node(p, JN_CONST, out));
+    MF__TRY(mf__jp_node(p, JN_CONST, out));
     (*out)->value = v;
     return MF_OK;
 }
 
+/* Neighbours are one string. */
 static mf_status parse_string(jparser *p, jnode **out) {
-    const jtoken *first = p->at++;
-    jvalue v = j_string(first->s, first->n);
-    while (p->at->kind == JT_STRING) { /* neighbours are one string */
-        char *joined = mf__arena_alloc(&p->t->arena, v.n + p->at->n + 1);
-        if (!joined) return no_memory(p);
-        memcpy(joined, v.s, v.n);
-        memcpy(joined + v.n, p->at->s, p->at->n);
-        v = j_string(joined, v.n + p->at->n);
-        p->at++;
-    }
-    return constant(p, v, out);
+    const jtoken *first = p->at;
+    size_t n = 0;
+    for (; p->at->kind == JT_STRING; p->at++) n += p->at->n;
+    if (p->at == first + 1) return constant(p, mf__j_string(first->s, n), out);
+    void *joined;
+    MF__TRY(mf__jinja_tree_alloc(p->t, n + 1, 1, &joined, p->err));
+    n = 0;
+    for (const jtoken *t = first; t < p->at; n += t->n, t++) memcpy((char *)joined + n, t->s, t->n);
+    return constant(p, mf__j_string(joined, n), out);
 }
 
 static mf_status parse_list(jparser *p, jnode **out) {
-    MF__TRY(jp_node(p, JN_LIST, out));
-    while (!jp_accept(p, JT_OP, "]")) {
+    MF__TRY(mf__jp_node(p, JN_LIST, out));
+    while (!mf__jp_accept(p, JT_OP, "]")) {
         jnode *item;
-        if ((*out)->n_list) MF__TRY(jp_expect(p, JT_OP, ","));
-        if (jp_accept(p, JT_OP, "]")) break;
-        MF__TRY(jp_expression(p, true, &item));
-        MF__TRY(jp_push(p, *out, item));
+        if ((*out)->n_list) MF__TRY(mf__jp_expect(p, JT_OP, ","));
+        if (mf__jp_accept(p, JT_OP, "]")) break;
+        MF__TRY(mf__jp_expression(p, true, &item));
+        MF__TRY(mf__jp_push(p, *out, item));
     }
     return MF_OK;
 }
 
 static mf_status parse_dict(jparser *p, jnode **out) {
-    MF__TRY(jp_node(p, JN_DICT, out));
-    while (!jp_accept(p, JT_OP, "}")) {
+    MF__TRY(mf__jp_node(p, JN_DICT, out));
+    while (!mf__jp_accept(p, JT_OP, "}")) {
         jnode *key, *value;
-        if ((*out)->n_list) MF__TRY(jp_expect(p, JT_OP, ","));
-        if (jp_accept(p, JT_OP, "}")) break;
-        MF__TRY(jp_expression(p, true, &key));
-        MF__TRY(jp_expect(p, JT_OP, ":"));
-        MF__TRY(jp_expression(p, true, &value));
-        MF__TRY(jp_push(p, *out, key));
-        MF__TRY(jp_push(p, *out, value));
+        if ((*out)->n_list) MF__TRY(mf__jp_expect(p, JT_OP, ","));
+        if (mf__jp_accept(p, JT_OP, "}")) break;
+        MF__TRY(mf__jp_expression(p, true, &key));
+        MF__TRY(mf__jp_expect(p, JT_OP, ":"));
+        MF__TRY(mf__jp_expression(p, true, &value));
+        MF__TRY(mf__jp_push(p, *out, key));
+        MF__TRY(mf__jp_push(p, *out, value));
     }
     return MF_OK;
 }
 
 static mf_status parse_parens(jparser *p, jnode **out) {
-    if (jp_accept(p, JT_OP, ")")) return jp_node(p, JN_TUPLE, out);
-    MF__TRY(jp_tuple(p, true, out));
-    return jp_expect(p, JT_OP, ")");
+    if (mf__jp_accept(p, JT_OP, ")")) return mf__jp_node(p, JN_TUPLE, out);
+    MF__TRY(mf__jp_tuple(p, true, out));
+    return mf__jp_expect(p, JT_OP, ")");
 }
 
 static mf_status parse_primary(jparser *p, jnode **out) {
@@ -154,44 +156,55 @@ static mf_status parse_primary(jparser *p, jnode **out) {
     case JT_NAME:
         p->at++;
         if (t->n == 4 && (memcmp(t->s, "true", 4) == 0 || memcmp(t->s, "True", 4) == 0))
-            return constant(p, j_bool(true), out);
+            return constant(p, mf__j_bool(true), out);
         if (t->n == 5 && (memcmp(t->s, "false", 5) == 0 || memcmp(t->s, "False", 5) == 0))
-            return constant(p, j_bool(false), out);
+            return constant(p, mf__j_bool(false), out);
         if (t->n == 4 && (memcmp(t->s, "none", 4) == 0 || memcmp(t->s, "None", 4) == 0))
-            return constant(p, j_none(), out);
-        MF__TRY(jp_node(p, JN_NAME, out));
+            return constant(p, mf__j_none(), out);
+        MF__TRY(mf__jp_node(p, JN_NAME, out));
         (*out)->line = t->line;
         (*out)->s = t->s;
         (*out)->n = t->n;
         return MF_OK;
     case JT_STRING: return parse_string(p, out);
-    case JT_INT: p->at++; return constant(p, j_int(t->i), out);
-    case JT_FLOAT: p->at++; return constant(p, j_float(t->f), out);
+    case JT_INT: p->at++; return constant(p, mf__j_int(t->i), out);
+    case JT_FLOAT: p->at++; return constant(p, mf__j_float(t->f), out);
     default: break;
     }
-    if (jp_accept(p, JT_OP, "(")) return parse_parens(p, out);
-    if (jp_accept(p, JT_OP, "[")) return parse_list(p, out);
-    if (jp_accept(p, JT_OP, "{")) return parse_dict(p, out);
-    return jp_fail(p, MF_E_FORMAT, "expected an expression");
+    if (mf__jp_accept(p, JT_OP, "(")) return parse_parens(p, out);
+    if (mf__jp_accept(p, JT_OP, "[")) return parse_list(p, out);
+    if (mf__jp_accept(p, JT_OP, "{")) return parse_dict(p, out);
+    return mf__jp_fail(p, MF_E_FORMAT, "expected an expression");
 }
 
 /* ---- . [] () | is ---------------------------------------------------------------------------------------------- */
 
-mf_status jp_args(jparser *p, jnode *call) {
-    while (!jp_accept(p, JT_OP, ")")) {
+static bool named_arg(const jparser *p) {
+    return p->at->kind == JT_NAME && p->at[1].kind == JT_OP && p->at[1].n == 1 && p->at[1].s[0] == '=';
+}
+
+mf_status mf__jp_args(jparser *p, jnode *call) {
+    bool named = false, stars = false;
+    while (!mf__jp_accept(p, JT_OP, ")")) {
         jarg arg = {0};
-        if (call->n_args) MF__TRY(jp_expect(p, JT_OP, ","));
-        if (jp_accept(p, JT_OP, ")")) break;
-        if (jp_is(p, JT_OP, "*") || jp_is(p, JT_OP, "**")) return jp_fail(p, MF_E_UNSUPPORTED, "* arguments");
-        if (p->at->kind == JT_NAME && p->at[1].kind == JT_OP && p->at[1].n == 1 && p->at[1].s[0] == '=') {
+        if (call->n_args) MF__TRY(mf__jp_expect(p, JT_OP, ","));
+        if (mf__jp_accept(p, JT_OP, ")")) break;
+        if (mf__jp_accept(p, JT_OP, "*")) {
+            arg.star = 1;
+        } else if (mf__jp_accept(p, JT_OP, "**")) {
+            arg.star = 2;
+            stars = true;
+        } else if (named_arg(p)) {
             arg.name = p->at->s;
             arg.n_name = p->at->n;
             p->at += 2;
-        } else if (call->n_args && call->args[call->n_args - 1].name) {
-            return jp_fail(p, MF_E_FORMAT, "a positional argument behind a named one");
+            named = true;
+        } else if (named) {
+            return mf__jp_fail(p, MF_E_FORMAT, "a positional argument behind a named one");
         }
-        MF__TRY(jp_expression(p, true, &arg.value));
-        MF__TRY(push_arg(p, call, arg));
+        if (stars && arg.star != 2) return mf__jp_fail(p, MF_E_FORMAT, "an argument behind a ** one");
+        MF__TRY(mf__jp_expression(p, true, &arg.value));
+        MF__TRY(mf__jp_push_arg(p, call, arg));
     }
     return MF_OK;
 }
@@ -200,24 +213,24 @@ static mf_status parse_subscript(jparser *p, jnode *a, jnode **out) {
     jnode *n, *part[3] = {NULL, NULL, NULL};
     int k = 0;
     bool slice = false;
-    MF__TRY(jp_node(p, JN_ITEM, &n));
+    MF__TRY(mf__jp_node(p, JN_ITEM, &n));
     n->a = a;
     n->line = a->line;
-    while (!jp_is(p, JT_OP, "]")) {
-        if (jp_accept(p, JT_OP, ":")) {
+    while (!mf__jp_is(p, JT_OP, "]")) {
+        if (mf__jp_accept(p, JT_OP, ":")) {
             slice = true;
-            if (++k == 3) return jp_fail(p, MF_E_FORMAT, "a slice has at most three parts");
+            if (++k == 3) return mf__jp_fail(p, MF_E_FORMAT, "a slice has at most three parts");
         } else {
-            if (part[k]) return jp_fail(p, MF_E_FORMAT, "expected ]");
-            MF__TRY(jp_expression(p, true, &part[k]));
+            if (part[k]) return mf__jp_fail(p, MF_E_FORMAT, "expected ]");
+            MF__TRY(mf__jp_expression(p, true, &part[k]));
         }
     }
-    MF__TRY(jp_expect(p, JT_OP, "]"));
+    MF__TRY(mf__jp_expect(p, JT_OP, "]"));
     if (slice) {
         n->kind = JN_SLICE;
-        for (int i = 0; i < 3; i++) MF__TRY(jp_push(p, n, part[i]));
+        for (int i = 0; i < 3; i++) MF__TRY(mf__jp_push(p, n, part[i]));
     } else {
-        if (!part[0]) return jp_fail(p, MF_E_FORMAT, "expected an index");
+        if (!part[0]) return mf__jp_fail(p, MF_E_FORMAT, "expected an index");
         n->b = part[0];
     }
     *out = n;
@@ -227,23 +240,23 @@ static mf_status parse_subscript(jparser *p, jnode *a, jnode **out) {
 static mf_status parse_postfix(jparser *p, jnode *a, jnode **out) {
     for (;;) {
         jnode *n = NULL;
-        if (jp_accept(p, JT_OP, ".")) {
+        if (mf__jp_accept(p, JT_OP, ".")) {
             if (p->at->kind == JT_INT) {
                 jnode *index;
-                MF__TRY(constant(p, j_int(p->at->i), &index));
+                MF__TRY(constant(p, mf__j_int(p->at->i), &index));
                 MF__TRY(binary(p, JN_ITEM, 0, a, index, &n));
             } else {
-                if (p->at->kind != JT_NAME) return jp_expect(p, JT_NAME, NULL);
+                if (p->at->kind != JT_NAME) return mf__jp_expect(p, JT_NAME, NULL);
                 MF__TRY(binary(p, JN_ATTR, 0, a, NULL, &n));
                 n->s = p->at->s;
                 n->n = p->at->n;
             }
             p->at++;
-        } else if (jp_accept(p, JT_OP, "[")) {
+        } else if (mf__jp_accept(p, JT_OP, "[")) {
             MF__TRY(parse_subscript(p, a, &n));
-        } else if (jp_accept(p, JT_OP, "(")) {
+        } else if (mf__jp_accept(p, JT_OP, "(")) {
             MF__TRY(binary(p, JN_CALL, 0, a, NULL, &n));
-            MF__TRY(jp_args(p, n));
+            MF__TRY(mf__jp_args(p, n));
         } else {
             *out = a;
             return MF_OK;
@@ -255,39 +268,40 @@ static mf_status parse_postfix(jparser *p, jnode *a, jnode **out) {
 static mf_status parse_test(jparser *p, jnode *a, jnode **out) {
     jnode *n;
     MF__TRY(binary(p, JN_TEST, 0, a, NULL, &n));
-    if (jp_accept(p, JT_NAME, "not")) n->op = 'n';
-    if (p->at->kind != JT_NAME) return jp_expect(p, JT_NAME, NULL);
+    if (mf__jp_accept(p, JT_NAME, "not")) n->op = 'n';
+    if (p->at->kind != JT_NAME) return mf__jp_expect(p, JT_NAME, NULL);
     n->line = p->at->line;
     n->s = p->at->s;
     n->n = p->at->n;
     p->at++;
-    bool word = p->at->kind == JT_NAME && !jp_is(p, JT_NAME, "else") && !jp_is(p, JT_NAME, "or") &&
-                !jp_is(p, JT_NAME, "and") && !jp_is(p, JT_NAME, "if") && !jp_is(p, JT_NAME, "is") &&
-                !jp_is(p, JT_NAME, "in") && !jp_is(p, JT_NAME, "not");
-    if (jp_accept(p, JT_OP, "(")) {
-        MF__TRY(jp_args(p, n));
+    if (mf__jp_is(p, JT_NAME, "is")) return mf__jp_fail(p, MF_E_FORMAT, "one test behind another");
+    bool word = p->at->kind == JT_NAME && !mf__jp_is(p, JT_NAME, "else") && !mf__jp_is(p, JT_NAME, "or") &&
+                !mf__jp_is(p, JT_NAME, "and") && !mf__jp_is(p, JT_NAME, "if") && !mf__jp_is(p, JT_NAME, "in") &&
+                !mf__jp_is(p, JT_NAME, "not");
+    if (mf__jp_accept(p, JT_OP, "(")) {
+        MF__TRY(mf__jp_args(p, n));
     } else if (word || p->at->kind == JT_STRING || p->at->kind == JT_INT || p->at->kind == JT_FLOAT ||
-               jp_is(p, JT_OP, "[") || jp_is(p, JT_OP, "{")) {
+               mf__jp_is(p, JT_OP, "[") || mf__jp_is(p, JT_OP, "{")) {
         jarg arg = {0};
         MF__TRY(parse_primary(p, &arg.value));
         MF__TRY(parse_postfix(p, arg.value, &arg.value));
-        MF__TRY(push_arg(p, n, arg));
+        MF__TRY(mf__jp_push_arg(p, n, arg));
     }
     *out = n;
     return MF_OK;
 }
 
-mf_status jp_filters(jparser *p, jnode *input, jnode **out, bool start) {
-    while (start || jp_accept(p, JT_OP, "|")) {
+mf_status mf__jp_filters(jparser *p, jnode *input, jnode **out, bool start) {
+    while (start || mf__jp_accept(p, JT_OP, "|")) {
         jnode *n;
         start = false;
         MF__TRY(binary(p, JN_FILTER, 0, input, NULL, &n));
-        if (p->at->kind != JT_NAME) return jp_expect(p, JT_NAME, NULL);
+        if (p->at->kind != JT_NAME) return mf__jp_expect(p, JT_NAME, NULL);
         n->line = p->at->line;
         n->s = p->at->s;
         n->n = p->at->n;
         p->at++;
-        if (jp_accept(p, JT_OP, "(")) MF__TRY(jp_args(p, n));
+        if (mf__jp_accept(p, JT_OP, "(")) MF__TRY(mf__jp_args(p, n));
         input = n;
     }
     *out = input;
@@ -296,11 +310,11 @@ mf_status jp_filters(jparser *p, jnode *input, jnode **out, bool start) {
 
 static mf_status parse_filter_chain(jparser *p, jnode *a, jnode **out) {
     for (;;) {
-        if (jp_is(p, JT_OP, "|")) {
-            MF__TRY(jp_filters(p, a, &a, false));
-        } else if (jp_accept(p, JT_NAME, "is")) {
+        if (mf__jp_is(p, JT_OP, "|")) {
+            MF__TRY(mf__jp_filters(p, a, &a, false));
+        } else if (mf__jp_accept(p, JT_NAME, "is")) {
             MF__TRY(parse_test(p, a, &a));
-        } else if (jp_is(p, JT_OP, "(") || jp_is(p, JT_OP, ".") || jp_is(p, JT_OP, "[")) {
+        } else if (mf__jp_is(p, JT_OP, "(") || mf__jp_is(p, JT_OP, ".") || mf__jp_is(p, JT_OP, "[")) {
             MF__TRY(parse_postfix(p, a, &a));
         } else {
             *out = a;
@@ -313,8 +327,8 @@ static mf_status parse_filter_chain(jparser *p, jnode *a, jnode **out) {
 
 static mf_status parse_unary(jparser *p, bool with_filters, jnode **out) {
     jnode *a;
-    if (++p->depth > MAX_DEPTH) return jp_fail(p, MF_E_LIMIT, "expressions nested too deep");
-    if (jp_is(p, JT_OP, "-") || jp_is(p, JT_OP, "+")) {
+    MF__TRY(mf__jp_enter(p));
+    if (mf__jp_is(p, JT_OP, "-") || mf__jp_is(p, JT_OP, "+")) {
         char op = p->at++->s[0];
         MF__TRY(parse_unary(p, false, &a));
         MF__TRY(binary(p, JN_UNARY, op, a, NULL, &a));
@@ -331,7 +345,7 @@ static mf_status parse_unary(jparser *p, bool with_filters, jnode **out) {
 static mf_status parse_power(jparser *p, jnode **out) {
     jnode *b;
     MF__TRY(parse_unary(p, true, out));
-    while (jp_accept(p, JT_OP, "**")) {
+    while (mf__jp_accept(p, JT_OP, "**")) {
         MF__TRY(parse_unary(p, true, &b));
         MF__TRY(binary(p, JN_BINARY, 'p', *out, b, out));
     }
@@ -345,7 +359,7 @@ static mf_status parse_product(jparser *p, jnode **out) {
     MF__TRY(parse_power(p, out));
     for (;;) {
         size_t k = 0;
-        while (k < MF__COUNT(ops) && !jp_accept(p, JT_OP, ops[k])) k++;
+        while (k < MF__COUNT(ops) && !mf__jp_accept(p, JT_OP, ops[k])) k++;
         if (k == MF__COUNT(ops)) return MF_OK;
         MF__TRY(parse_power(p, &b));
         MF__TRY(binary(p, JN_BINARY, codes[k], *out, b, out));
@@ -356,13 +370,13 @@ static mf_status parse_concat(jparser *p, jnode **out) {
     jnode *first, *n;
     MF__TRY(parse_product(p, &first));
     *out = first;
-    if (!jp_is(p, JT_OP, "~")) return MF_OK;
-    MF__TRY(jp_node(p, JN_CONCAT, &n));
+    if (!mf__jp_is(p, JT_OP, "~")) return MF_OK;
+    MF__TRY(mf__jp_node(p, JN_CONCAT, &n));
     n->line = first->line;
-    MF__TRY(jp_push(p, n, first));
-    while (jp_accept(p, JT_OP, "~")) {
+    MF__TRY(mf__jp_push(p, n, first));
+    while (mf__jp_accept(p, JT_OP, "~")) {
         MF__TRY(parse_product(p, &first));
-        MF__TRY(jp_push(p, n, first));
+        MF__TRY(mf__jp_push(p, n, first));
     }
     *out = n;
     return MF_OK;
@@ -371,7 +385,7 @@ static mf_status parse_concat(jparser *p, jnode **out) {
 static mf_status parse_sum(jparser *p, jnode **out) {
     jnode *b;
     MF__TRY(parse_concat(p, out));
-    while (jp_is(p, JT_OP, "+") || jp_is(p, JT_OP, "-")) {
+    while (mf__jp_is(p, JT_OP, "+") || mf__jp_is(p, JT_OP, "-")) {
         char op = p->at++->s[0];
         MF__TRY(parse_concat(p, &b));
         MF__TRY(binary(p, JN_BINARY, op, *out, b, out));
@@ -386,9 +400,9 @@ static mf_status parse_compare(jparser *p, jnode **out) {
     for (;;) {
         const char *op = NULL;
         for (size_t k = 0; k < MF__COUNT(ops) && !op; k++)
-            if (jp_accept(p, JT_OP, ops[k])) op = ops[k];
-        if (!op && jp_accept(p, JT_NAME, "in")) op = "in";
-        if (!op && jp_is(p, JT_NAME, "not") && p->at[1].kind == JT_NAME && p->at[1].n == 2 &&
+            if (mf__jp_accept(p, JT_OP, ops[k])) op = ops[k];
+        if (!op && mf__jp_accept(p, JT_NAME, "in")) op = "in";
+        if (!op && mf__jp_is(p, JT_NAME, "not") && p->at[1].kind == JT_NAME && p->at[1].n == 2 &&
             memcmp(p->at[1].s, "in", 2) == 0) {
             p->at += 2;
             op = "notin";
@@ -399,19 +413,18 @@ static mf_status parse_compare(jparser *p, jnode **out) {
             MF__TRY(binary(p, JN_COMPARE, 0, *out, NULL, &n));
             *out = n;
         }
-        const char **names = mf__arena_array(&p->t->arena, n->n_list + 1, sizeof *names);
-        if (!names) return no_memory(p);
-        if (n->n_list) memcpy(names, n->names, n->n_list * sizeof *names);
-        names[n->n_list] = op;
+        void *names = n->names;
+        MF__TRY(grow(p, &names, n->n_list, sizeof *n->names));
         n->names = names;
-        MF__TRY(jp_push(p, n, b));
+        n->names[n->n_list] = op;
+        MF__TRY(mf__jp_push(p, n, b));
     }
 }
 
 static mf_status parse_not(jparser *p, jnode **out) {
-    if (!jp_accept(p, JT_NAME, "not")) return parse_compare(p, out);
+    if (!mf__jp_accept(p, JT_NAME, "not")) return parse_compare(p, out);
     jnode *a;
-    if (++p->depth > MAX_DEPTH) return jp_fail(p, MF_E_LIMIT, "expressions nested too deep");
+    MF__TRY(mf__jp_enter(p));
     MF__TRY(parse_not(p, &a));
     p->depth--;
     return binary(p, JN_NOT, 0, a, NULL, out);
@@ -420,7 +433,7 @@ static mf_status parse_not(jparser *p, jnode **out) {
 static mf_status parse_and(jparser *p, jnode **out) {
     jnode *b;
     MF__TRY(parse_not(p, out));
-    while (jp_accept(p, JT_NAME, "and")) {
+    while (mf__jp_accept(p, JT_NAME, "and")) {
         MF__TRY(parse_not(p, &b));
         MF__TRY(binary(p, JN_AND, 0, *out, b, out));
     }
@@ -430,21 +443,21 @@ static mf_status parse_and(jparser *p, jnode **out) {
 static mf_status parse_or(jparser *p, jnode **out) {
     jnode *b;
     MF__TRY(parse_and(p, out));
-    while (jp_accept(p, JT_NAME, "or")) {
+    while (mf__jp_accept(p, JT_NAME, "or")) {
         MF__TRY(parse_and(p, &b));
         MF__TRY(binary(p, JN_OR, 0, *out, b, out));
     }
     return MF_OK;
 }
 
-mf_status jp_expression(jparser *p, bool with_condition, jnode **out) {
-    if (++p->depth > MAX_DEPTH) return jp_fail(p, MF_E_LIMIT, "expressions nested too deep");
+mf_status mf__jp_expression(jparser *p, bool with_condition, jnode **out) {
+    MF__TRY(mf__jp_enter(p));
     MF__TRY(parse_or(p, out));
-    while (with_condition && jp_accept(p, JT_NAME, "if")) {
+    while (with_condition && mf__jp_accept(p, JT_NAME, "if")) {
         jnode *n;
         MF__TRY(binary(p, JN_COND, 0, *out, NULL, &n));
         MF__TRY(parse_or(p, &n->b));
-        if (jp_accept(p, JT_NAME, "else")) MF__TRY(jp_expression(p, true, &n->c));
+        if (mf__jp_accept(p, JT_NAME, "else")) MF__TRY(mf__jp_expression(p, true, &n->c));
         *out = n;
     }
     p->depth--;
@@ -452,20 +465,20 @@ mf_status jp_expression(jparser *p, bool with_condition, jnode **out) {
 }
 
 static bool tuple_ends(const jparser *p) {
-    return p->at->kind == JT_BLOCK_END || p->at->kind == JT_VAR_END || jp_is(p, JT_OP, ")") || jp_is(p, JT_OP, "=") ||
-           jp_is(p, JT_NAME, "in");
+    return p->at->kind == JT_BLOCK_END || p->at->kind == JT_VAR_END || mf__jp_is(p, JT_OP, ")") ||
+           mf__jp_is(p, JT_OP, "=") || mf__jp_is(p, JT_NAME, "in") || mf__jp_is(p, JT_NAME, "recursive");
 }
 
-mf_status jp_tuple(jparser *p, bool with_condition, jnode **out) {
+mf_status mf__jp_tuple(jparser *p, bool with_condition, jnode **out) {
     jnode *first, *n;
-    MF__TRY(jp_expression(p, with_condition, &first));
+    MF__TRY(mf__jp_expression(p, with_condition, &first));
     *out = first;
-    if (!jp_is(p, JT_OP, ",")) return MF_OK;
-    MF__TRY(jp_node(p, JN_TUPLE, &n));
-    MF__TRY(jp_push(p, n, first));
-    while (jp_accept(p, JT_OP, ",") && !tuple_ends(p)) {
-        MF__TRY(jp_expression(p, with_condition, &first));
-        MF__TRY(jp_push(p, n, first));
+    if (!mf__jp_is(p, JT_OP, ",")) return MF_OK;
+    MF__TRY(mf__jp_node(p, JN_TUPLE, &n));
+    MF__TRY(mf__jp_push(p, n, first));
+    while (mf__jp_accept(p, JT_OP, ",") && !tuple_ends(p)) {
+        MF__TRY(mf__jp_expression(p, with_condition, &first));
+        MF__TRY(mf__jp_push(p, n, first));
     }
     *out = n;
     return MF_OK;

@@ -4,20 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/jinja/value.h"
+#include "text/jinja/run.h"
 #include "text/unicode.h"
-
-#define MAX_NESTING 64
-
-static mf_status put(jctx *c, mf__strbuf *out, const char *s, size_t n) {
-    if (n > c->opt.max_memory || out->size > c->opt.max_memory - n)
-        return jfail(c, MF_E_LIMIT, "a text of more than %zu bytes", c->opt.max_memory);
-    return mf__strbuf_append(out, s, n, c->err);
-}
-
-static mf_status puts_(jctx *c, mf__strbuf *out, const char *s) {
-    return put(c, out, s, strlen(s));
-}
 
 /* ---- numbers --------------------------------------------------------------------------------------------------- */
 
@@ -42,8 +30,9 @@ static int shortest_digits(double x, char digits[20], int *exponent) {
 static mf_status put_float(jctx *c, mf__strbuf *out, double x, bool json) {
     char digits[20] = "0", text[64];
     int exponent, n, k = 0;
-    if (isnan(x)) return puts_(c, out, json ? "NaN" : "nan");
-    if (isinf(x)) return puts_(c, out, x < 0 ? (json ? "-Infinity" : "-inf") : json ? "Infinity" : "inf");
+    MF__TRY(mf__j_pay(c, 50)); /* up to 17 attempts */
+    if (isnan(x)) return mf__j_puts(c, out, json ? "NaN" : "nan");
+    if (isinf(x)) return mf__j_puts(c, out, x < 0 ? (json ? "-Infinity" : "-inf") : json ? "Infinity" : "inf");
     if (signbit(x)) text[k++] = '-', x = -x;
     n = shortest_digits(x, digits, &exponent);
     if (exponent < -4 || exponent >= 16) {
@@ -65,102 +54,164 @@ static mf_status put_float(jctx *c, mf__strbuf *out, double x, bool json) {
         }
         if (n <= point) text[k++] = '.', text[k++] = '0';
     }
-    return put(c, out, text, (size_t)k);
+    return mf__j_put_text(c, out, text, (size_t)k);
 }
 
 static mf_status put_int(jctx *c, mf__strbuf *out, int64_t i) {
     char text[24];
-    return put(c, out, text, (size_t)snprintf(text, sizeof text, "%lld", (long long)i));
+    return mf__j_put_text(c, out, text, (size_t)snprintf(text, sizeof text, "%lld", (long long)i));
 }
 
 /* ---- repr ------------------------------------------------------------------------------------------------------ */
 
-/* As Python's str.isprintable: no controls, formats, surrogates, private use, unassigned or separators but space. */
-static bool printable(uint32_t ch) {
+bool mf__j_printable(uint32_t ch) {
     if (ch < 0x7F) return ch >= 0x20;
-    int lo = 0, hi = mf__unicode_n_category_runs;
-    while (hi - lo > 1) {
-        int mid = (lo + hi) / 2;
-        if (mf__unicode_category_runs[mid] >> 8 <= ch)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    const char *name = mf__unicode_category_names[mf__unicode_category_runs[lo] & 0xFF];
+    const char *name = mf__j_category(ch);
     return name[0] != 'C' && name[0] != 'Z';
 }
 
-static mf_status repr_string(jctx *c, jvalue v, mf__strbuf *out) {
+/* The escape a character needs, or "". */
+static void repr_escape(uint32_t ch, char quote, bool ascii, char text[16]) {
+    text[0] = 0;
+    if (ch == (uint32_t)quote || ch == '\\')
+        snprintf(text, 16, "\\%c", (char)ch);
+    else if (ch == '\n' || ch == '\r' || ch == '\t')
+        snprintf(text, 16, "\\%c", ch == '\n' ? 'n' : ch == '\r' ? 'r' : 't');
+    else if (!mf__j_printable(ch) || (ascii && ch >= 0x80))
+        snprintf(text, 16, ch < 0x100 ? "\\x%02x" : ch < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)ch);
+}
+
+static mf_status repr_string(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
     bool has_single = v.n && memchr(v.s, '\'', v.n), has_double = v.n && memchr(v.s, '"', v.n);
     char quote = has_single && !has_double ? '"' : '\'', text[16];
-    MF__TRY(put(c, out, &quote, 1));
+    MF__TRY(mf__j_pay_bytes(c, v.n, J_DECODED));
+    MF__TRY(mf__j_put_text(c, out, &quote, 1));
+    size_t start = 0; /* what needs no escape is copied in one go */
     for (size_t i = 0; i < v.n;) {
         uint32_t ch;
         size_t n = (size_t)mf__utf8_decode(v.s + i, &ch);
-        if (ch == (uint32_t)quote || ch == '\\')
-            snprintf(text, sizeof text, "\\%c", (char)ch);
-        else if (ch == '\n' || ch == '\r' || ch == '\t')
-            snprintf(text, sizeof text, "\\%c", ch == '\n' ? 'n' : ch == '\r' ? 'r' : 't');
-        else if (printable(ch))
-            snprintf(text, sizeof text, "%.*s", (int)n, v.s + i);
-        else
-            snprintf(text, sizeof text, ch < 0x100 ? "\\x%02x" : ch < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)ch);
-        MF__TRY(puts_(c, out, text));
+        repr_escape(ch, quote, ascii, text);
+        if (text[0]) {
+            MF__TRY(mf__j_pay(c, 4));
+            MF__TRY(mf__j_put_text(c, out, v.s + start, i - start));
+            MF__TRY(mf__j_puts(c, out, text));
+            start = i + n;
+        }
         i += n;
     }
-    return put(c, out, &quote, 1);
+    MF__TRY(mf__j_put_text(c, out, v.s + start, v.n - start));
+    return mf__j_put_text(c, out, &quote, 1);
 }
 
-mf_status j_repr(jctx *c, jvalue v, mf__strbuf *out, int depth) {
-    if (depth > MAX_NESTING) return jfail(c, MF_E_LIMIT, "a value nested deeper than %d", MAX_NESTING);
+static mf_status repr(jctx *c, jvalue v, bool ascii, mf__strbuf *out);
+
+static mf_status repr_range(jctx *c, const int64_t *range, mf__strbuf *out) {
+    char text[96];
+    int n = snprintf(text, sizeof text, range[2] == 1 ? "range(%lld, %lld" : "range(%lld, %lld, %lld",
+                     (long long)range[0], (long long)range[1], (long long)range[2]);
+    MF__TRY(mf__j_put_text(c, out, text, (size_t)n));
+    return mf__j_puts(c, out, ")");
+}
+
+static mf_status repr_list(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
+    const char *view = v.kind != J_LIST      ? NULL
+                       : v.form == JF_KEYS   ? "dict_keys("
+                       : v.form == JF_VALUES ? "dict_values("
+                       : v.form == JF_ITEMS  ? "dict_items("
+                                             : NULL;
+    if (v.kind == J_LIST && v.form == JF_RANGE) return repr_range(c, v.list->range, out);
+    if (view) MF__TRY(mf__j_puts(c, out, view));
+    MF__TRY(mf__j_puts(c, out, v.kind == J_LIST ? "[" : "("));
+    for (size_t i = 0; i < v.list->n; i++) {
+        if (i) MF__TRY(mf__j_puts(c, out, ", "));
+        MF__TRY(repr(c, v.list->items[i], ascii, out));
+    }
+    MF__TRY(mf__j_puts(c, out, v.kind == J_LIST ? "]" : v.list->n == 1 ? ",)" : ")"));
+    return view ? mf__j_puts(c, out, ")") : MF_OK;
+}
+
+static mf_status repr_dict(jctx *c, const jdict *d, bool ascii, mf__strbuf *out) {
+    MF__TRY(mf__j_puts(c, out, "{"));
+    for (size_t i = 0; i < d->n; i++) {
+        if (i) MF__TRY(mf__j_puts(c, out, ", "));
+        MF__TRY(repr(c, d->pairs[i].key, ascii, out));
+        MF__TRY(mf__j_puts(c, out, ": "));
+        MF__TRY(repr(c, d->pairs[i].value, ascii, out));
+    }
+    return mf__j_puts(c, out, "}");
+}
+
+/* What Python prints without an address in memory. */
+static mf_status repr_object(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
+    if (v.kind == J_NAMESPACE) {
+        MF__TRY(mf__j_puts(c, out, "<Namespace "));
+        MF__TRY(repr_dict(c, v.dict, ascii, out));
+    } else if (v.kind == J_MACRO) {
+        MF__TRY(mf__j_puts(c, out, "<Macro "));
+        MF__TRY(repr_string(c, mf__j_string(v.macro->node->s, v.macro->node->n), ascii, out));
+    } else if (v.kind == J_LOOP) {
+        char text[64];
+        snprintf(text, sizeof text, "<LoopContext %zu/%zu", v.loop->at + 1, v.loop->items->n);
+        MF__TRY(mf__j_puts(c, out, text));
+    } else {
+        return mf__j_fail(c, MF_E_INVALID, "%s has no text form", mf__j_type(v));
+    }
+    return mf__j_puts(c, out, ">");
+}
+
+static mf_status repr_nested(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
     switch (v.kind) {
-    case J_UNDEFINED: return puts_(c, out, "Undefined");
-    case J_NONE: return puts_(c, out, "None");
-    case J_BOOL: return puts_(c, out, v.b ? "True" : "False");
+    case J_UNDEFINED: return mf__j_puts(c, out, "Undefined");
+    case J_NONE: return mf__j_puts(c, out, "None");
+    case J_BOOL: return mf__j_puts(c, out, v.b ? "True" : "False");
     case J_INT: return put_int(c, out, v.i);
     case J_FLOAT: return put_float(c, out, v.f, false);
-    case J_STRING: return repr_string(c, v, out);
+    case J_STRING:
+        if (v.form != JF_MARKUP) return repr_string(c, v, ascii, out);
+        MF__TRY(mf__j_puts(c, out, "Markup("));
+        MF__TRY(repr_string(c, v, ascii, out));
+        return mf__j_puts(c, out, ")");
     case J_LIST:
-    case J_TUPLE:
-        MF__TRY(puts_(c, out, v.kind == J_LIST ? "[" : "("));
-        for (size_t i = 0; i < v.list->n; i++) {
-            if (i) MF__TRY(puts_(c, out, ", "));
-            MF__TRY(j_repr(c, v.list->items[i], out, depth + 1));
-        }
-        return puts_(c, out, v.kind == J_LIST ? "]" : v.list->n == 1 ? ",)" : ")");
-    case J_DICT:
-        MF__TRY(puts_(c, out, "{"));
-        for (size_t i = 0; i < v.dict->n; i++) {
-            if (i) MF__TRY(puts_(c, out, ", "));
-            MF__TRY(j_repr(c, v.dict->pairs[i].key, out, depth + 1));
-            MF__TRY(puts_(c, out, ": "));
-            MF__TRY(j_repr(c, v.dict->pairs[i].value, out, depth + 1));
-        }
-        return puts_(c, out, "}");
-    default: return jfail(c, MF_E_INVALID, "%s has no text form", j_type(v));
+    case J_TUPLE: return repr_list(c, v, ascii, out);
+    case J_DICT: return repr_dict(c, v.dict, ascii, out);
+    default: return repr_object(c, v, ascii, out);
     }
 }
 
-mf_status j_print(jctx *c, jvalue v, mf__strbuf *out) {
-    if (v.kind == J_STRING) return put(c, out, v.s, v.n);
-    if (v.kind == J_UNDEFINED) return MF_OK;
-    return j_repr(c, v, out, 0);
+static mf_status repr(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
+    MF__TRY(mf__j_pay(c, 1));
+    MF__TRY(mf__j_enter(c));
+    MF__TRY(repr_nested(c, v, ascii, out));
+    mf__j_leave(c);
+    return MF_OK;
 }
 
-mf_status j_str(jctx *c, jvalue v, jvalue *out) {
+mf_status mf__j_repr(jctx *c, jvalue v, mf__strbuf *out) {
+    return repr(c, v, false, out);
+}
+
+mf_status mf__j_ascii(jctx *c, jvalue v, mf__strbuf *out) {
+    return repr(c, v, true, out);
+}
+
+mf_status mf__j_print(jctx *c, jvalue v, mf__strbuf *out) {
+    if (v.kind == J_STRING) return mf__j_put_text(c, out, v.s, v.n);
+    if (v.kind == J_UNDEFINED) return MF_OK;
+    return mf__j_repr(c, v, out);
+}
+
+mf_status mf__j_str(jctx *c, jvalue v, jvalue *out) {
     if (v.kind == J_STRING) return *out = v, MF_OK;
     mf__strbuf b = {0};
-    mf_status status = j_print(c, v, &b);
-    if (status == MF_OK) status = j_copy(c, b.data, b.size, out);
-    mf__strbuf_free(&b);
-    return status;
+    return mf__j_take(c, mf__j_print(c, v, &b), &b, out);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------ */
 
 static mf_status escape_string(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
     static const char plain[] = "\b\f\n\r\t\"\\", letters[] = "bfnrt\"\\";
-    MF__TRY(puts_(c, out, "\""));
+    MF__TRY(mf__j_pay_bytes(c, v.n, J_DECODED));
+    MF__TRY(mf__j_puts(c, out, "\""));
     size_t start = 0; /* what needs no escape is copied in one go */
     for (size_t i = 0; i < v.n;) {
         uint32_t ch;
@@ -177,79 +228,85 @@ static mf_status escape_string(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
         else
             text[0] = 0;
         if (text[0]) {
-            MF__TRY(put(c, out, v.s + start, i - start));
-            MF__TRY(puts_(c, out, text));
+            MF__TRY(mf__j_pay(c, 4));
+            MF__TRY(mf__j_put_text(c, out, v.s + start, i - start));
+            MF__TRY(mf__j_puts(c, out, text));
             start = i + n;
         }
         i += n;
     }
-    MF__TRY(put(c, out, v.s + start, v.n - start));
-    return puts_(c, out, "\"");
+    MF__TRY(mf__j_put_text(c, out, v.s + start, v.n - start));
+    return mf__j_puts(c, out, "\"");
 }
 
-static mf_status json_break(jctx *c, const jjson_format *f, mf__strbuf *out, int depth) {
-    if (f->indent < 0) return MF_OK;
-    MF__TRY(puts_(c, out, "\n"));
-    for (int i = 0; i < f->indent * depth; i++) MF__TRY(puts_(c, out, " "));
+static mf_status json_break(jctx *c, const jjson_format *f, mf__strbuf *out, int level) {
+    if (!f->indent) return MF_OK;
+    MF__TRY(mf__j_puts(c, out, "\n"));
+    for (int i = 0; i < level; i++) MF__TRY(mf__j_put_text(c, out, f->indent, f->n_indent));
     return MF_OK;
 }
 
 static mf_status json_key(jctx *c, jvalue key, const jjson_format *f, mf__strbuf *out) {
     if (key.kind == J_STRING) return escape_string(c, key, f->ascii, out);
     if (key.kind > J_STRING || key.kind == J_UNDEFINED)
-        return jfail(c, MF_E_INVALID, "%s cannot be a key in JSON", j_type(key));
-    MF__TRY(puts_(c, out, "\""));
-    MF__TRY(j_tojson(c, key, f, out, 0));
-    return puts_(c, out, "\"");
+        return mf__j_fail(c, MF_E_INVALID, "%s cannot be a key in JSON", mf__j_type(key));
+    MF__TRY(mf__j_puts(c, out, "\""));
+    MF__TRY(mf__j_tojson(c, key, f, out, 0));
+    return mf__j_puts(c, out, "\"");
 }
 
-static int compare_keys(const void *a, const void *b) {
-    const jvalue *x = &((const jpair *)a)->key, *y = &((const jpair *)b)->key;
-    if (x->kind != J_STRING || y->kind != J_STRING) return (int)x->kind - (int)y->kind;
-    int d = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
-    return d ? d : x->n < y->n ? -1 : x->n > y->n;
-}
-
-static mf_status json_dict(jctx *c, const jdict *d, const jjson_format *f, mf__strbuf *out, int depth) {
+static mf_status json_dict(jctx *c, const jdict *d, const jjson_format *f, mf__strbuf *out, int level) {
     const jpair *pairs = d->pairs;
     if (f->sort_keys && d->n) {
         void *sorted;
-        MF__TRY(j_alloc(c, d->n * sizeof *pairs, &sorted));
+        MF__TRY(mf__j_alloc_array(c, d->n, sizeof *pairs, &sorted));
         memcpy(sorted, d->pairs, d->n * sizeof *pairs);
-        qsort(sorted, d->n, sizeof *pairs, compare_keys);
+        MF__TRY(mf__j_sort_pairs(c, sorted, d->n, false));
         pairs = sorted;
     }
-    MF__TRY(puts_(c, out, "{"));
+    MF__TRY(mf__j_puts(c, out, "{"));
     for (size_t i = 0; i < d->n; i++) {
-        if (i) MF__TRY(put(c, out, f->item_separator, f->n_item_separator));
-        MF__TRY(json_break(c, f, out, depth + 1));
+        if (i) MF__TRY(mf__j_put_text(c, out, f->item_separator, f->n_item_separator));
+        MF__TRY(json_break(c, f, out, level + 1));
         MF__TRY(json_key(c, pairs[i].key, f, out));
-        MF__TRY(put(c, out, f->key_separator, f->n_key_separator));
-        MF__TRY(j_tojson(c, pairs[i].value, f, out, depth + 1));
+        MF__TRY(mf__j_put_text(c, out, f->key_separator, f->n_key_separator));
+        MF__TRY(mf__j_tojson(c, pairs[i].value, f, out, level + 1));
     }
-    if (d->n) MF__TRY(json_break(c, f, out, depth));
-    return puts_(c, out, "}");
+    if (d->n) MF__TRY(json_break(c, f, out, level));
+    return mf__j_puts(c, out, "}");
 }
 
-mf_status j_tojson(jctx *c, jvalue v, const jjson_format *f, mf__strbuf *out, int depth) {
-    if (depth > MAX_NESTING) return jfail(c, MF_E_LIMIT, "a value nested deeper than %d", MAX_NESTING);
+static mf_status json_list(jctx *c, const jlist *list, const jjson_format *f, mf__strbuf *out, int level) {
+    MF__TRY(mf__j_puts(c, out, "["));
+    for (size_t i = 0; i < list->n; i++) {
+        if (i) MF__TRY(mf__j_put_text(c, out, f->item_separator, f->n_item_separator));
+        MF__TRY(json_break(c, f, out, level + 1));
+        MF__TRY(mf__j_tojson(c, list->items[i], f, out, level + 1));
+    }
+    if (list->n) MF__TRY(json_break(c, f, out, level));
+    return mf__j_puts(c, out, "]");
+}
+
+static mf_status json_value(jctx *c, jvalue v, const jjson_format *f, mf__strbuf *out, int level) {
     switch (v.kind) {
-    case J_NONE: return puts_(c, out, "null");
-    case J_BOOL: return puts_(c, out, v.b ? "true" : "false");
+    case J_NONE: return mf__j_puts(c, out, "null");
+    case J_BOOL: return mf__j_puts(c, out, v.b ? "true" : "false");
     case J_INT: return put_int(c, out, v.i);
     case J_FLOAT: return put_float(c, out, v.f, true);
     case J_STRING: return escape_string(c, v, f->ascii, out);
-    case J_DICT: return json_dict(c, v.dict, f, out, depth);
+    case J_DICT: return json_dict(c, v.dict, f, out, level);
     case J_LIST:
-    case J_TUPLE:
-        MF__TRY(puts_(c, out, "["));
-        for (size_t i = 0; i < v.list->n; i++) {
-            if (i) MF__TRY(put(c, out, f->item_separator, f->n_item_separator));
-            MF__TRY(json_break(c, f, out, depth + 1));
-            MF__TRY(j_tojson(c, v.list->items[i], f, out, depth + 1));
-        }
-        if (v.list->n) MF__TRY(json_break(c, f, out, depth));
-        return puts_(c, out, "]");
-    default: return jfail(c, MF_E_INVALID, "%s cannot be written as JSON", j_type(v));
+        if (v.form) return mf__j_fail(c, MF_E_INVALID, "a range or a view of a dict cannot be written as JSON");
+        return json_list(c, v.list, f, out, level);
+    case J_TUPLE: return json_list(c, v.list, f, out, level);
+    default: return mf__j_fail(c, MF_E_INVALID, "%s cannot be written as JSON", mf__j_type(v));
     }
+}
+
+mf_status mf__j_tojson(jctx *c, jvalue v, const jjson_format *f, mf__strbuf *out, int level) {
+    MF__TRY(mf__j_pay(c, 1));
+    MF__TRY(mf__j_enter(c));
+    MF__TRY(json_value(c, v, f, out, level));
+    mf__j_leave(c);
+    return MF_OK;
 }

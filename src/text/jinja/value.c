@@ -1,56 +1,34 @@
 /* Values: making, comparing, iterating. */
 #include "text/jinja/value.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "text/unicode.h"
 
-#define MAX_NESTING 64
-
-mf_status jfail(jctx *c, mf_status status, const char *fmt, ...) {
-    char text[MF_ERROR_TEXT];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    return mf__fail(c->err, status, "%s: line %d: %s", c->name, c->line, text);
-}
-
-mf_status j_alloc(jctx *c, size_t size, void **out) {
-    *out = NULL;
-    if (size > c->opt.max_memory || c->memory > c->opt.max_memory - size)
-        return jfail(c, MF_E_LIMIT, "the template uses more than %zu bytes of memory", c->opt.max_memory);
-    c->memory += size + 16;
-    *out = mf__arena_alloc(&c->arena, size ? size : 1);
-    return *out ? MF_OK : jfail(c, MF_E_NOMEM, "no memory for %zu bytes", size);
-}
-
-mf_status j_copy(jctx *c, const char *s, size_t n, jvalue *out) {
+mf_status mf__j_copy(jctx *c, const char *s, size_t n, jvalue *out) {
     void *copy;
-    MF__TRY(j_alloc(c, n, &copy));
+    MF__TRY(mf__j_alloc(c, n, &copy));
     if (n) memcpy(copy, s, n);
-    *out = j_string(copy, n);
+    *out = mf__j_string(copy, n);
     return MF_OK;
 }
 
-mf_status j_list(jctx *c, jkind kind, size_t capacity, jvalue *out) {
+mf_status mf__j_list(jctx *c, jkind kind, size_t capacity, jvalue *out) {
     void *list, *items = NULL;
-    MF__TRY(j_alloc(c, sizeof(jlist), &list));
-    if (capacity) MF__TRY(j_alloc(c, capacity * sizeof(jvalue), &items));
-    *(jlist *)list = (jlist){items, 0, capacity};
+    MF__TRY(mf__j_alloc(c, sizeof(jlist), &list));
+    if (capacity) MF__TRY(mf__j_alloc_array(c, capacity, sizeof(jvalue), &items));
+    *(jlist *)list = (jlist){.items = items, .capacity = capacity};
     *out = (jvalue){.kind = kind, .list = list};
     return MF_OK;
 }
 
-mf_status j_append(jctx *c, jvalue list, jvalue item) {
+mf_status mf__j_append(jctx *c, jvalue list, jvalue item) {
     jlist *l = list.list;
+    MF__TRY(mf__j_pay(c, 1));
     if (l->n == l->capacity) {
         size_t capacity = l->capacity ? l->capacity * 2 : 4;
         void *items;
-        MF__TRY(j_alloc(c, capacity * sizeof(jvalue), &items));
+        MF__TRY(mf__j_alloc_array(c, capacity, sizeof(jvalue), &items));
         if (l->n) memcpy(items, l->items, l->n * sizeof(jvalue));
         l->items = items;
         l->capacity = capacity;
@@ -59,89 +37,74 @@ mf_status j_append(jctx *c, jvalue list, jvalue item) {
     return MF_OK;
 }
 
-mf_status j_dict(jctx *c, size_t capacity, jvalue *out) {
-    void *dict, *pairs = NULL;
-    MF__TRY(j_alloc(c, sizeof(jdict), &dict));
-    if (capacity) MF__TRY(j_alloc(c, capacity * sizeof(jpair), &pairs));
-    *(jdict *)dict = (jdict){pairs, 0, capacity};
-    *out = (jvalue){.kind = J_DICT, .dict = dict};
-    return MF_OK;
+mf_status mf__j_pair(jctx *c, jvalue a, jvalue b, jvalue *out) {
+    MF__TRY(mf__j_list(c, J_TUPLE, 2, out));
+    MF__TRY(mf__j_append(c, *out, a));
+    return mf__j_append(c, *out, b);
 }
 
-static mf_status add_pair(jctx *c, jdict *d, jvalue key, jvalue value) {
-    if (d->n == d->capacity) {
-        size_t capacity = d->capacity ? d->capacity * 2 : 4;
-        void *pairs;
-        MF__TRY(j_alloc(c, capacity * sizeof(jpair), &pairs));
-        if (d->n) memcpy(pairs, d->pairs, d->n * sizeof(jpair));
-        d->pairs = pairs;
-        d->capacity = capacity;
+static mf_status object_from_json(jctx *c, const json_t *json, jvalue *out) {
+    const char *key;
+    json_t *value;
+    MF__TRY(mf__j_dict(c, json_object_size(json), out));
+    json_object_foreach((json_t *)json, key, value) {
+        jpair *p = &out->dict->pairs[out->dict->n]; /* keys are distinct already: no need to look for them */
+        p->key = mf__j_string(key, strlen(key));
+        MF__TRY(mf__j_from_json(c, value, &p->value));
+        out->dict->n++;
     }
-    d->pairs[d->n++] = (jpair){key, value};
+    out->dict->stale = true;
     return MF_OK;
 }
 
-const jvalue *j_find(const jdict *dict, jvalue key) {
-    for (size_t i = 0; i < dict->n; i++)
-        if (j_equal(dict->pairs[i].key, key)) return &dict->pairs[i].value;
-    return NULL;
-}
-
-mf_status j_put(jctx *c, jvalue dict, jvalue key, jvalue value) {
-    jvalue *there = (jvalue *)j_find(dict.dict, key);
-    if (there) return *there = value, MF_OK;
-    return add_pair(c, dict.dict, key, value);
-}
-
-static mf_status from_json(jctx *c, const json_t *json, jvalue *out, int depth) {
-    if (depth > MAX_NESTING) return jfail(c, MF_E_LIMIT, "variables nested deeper than %d", MAX_NESTING);
+mf_status mf__j_from_json(jctx *c, const json_t *json, jvalue *out) {
+    MF__TRY(mf__j_pay(c, 1));
     switch (json ? json_typeof(json) : JSON_NULL) {
-    case JSON_NULL: *out = j_none(); return MF_OK;
-    case JSON_TRUE: *out = j_bool(true); return MF_OK;
-    case JSON_FALSE: *out = j_bool(false); return MF_OK;
-    case JSON_INTEGER: *out = j_int(json_integer_value(json)); return MF_OK;
-    case JSON_REAL: *out = j_float(json_real_value(json)); return MF_OK;
-    case JSON_STRING: *out = j_string(json_string_value(json), json_string_length(json)); return MF_OK;
+    case JSON_NULL: *out = mf__j_none(); return MF_OK;
+    case JSON_TRUE: *out = mf__j_bool(true); return MF_OK;
+    case JSON_FALSE: *out = mf__j_bool(false); return MF_OK;
+    case JSON_INTEGER: *out = mf__j_int(json_integer_value(json)); return MF_OK;
+    case JSON_REAL: *out = mf__j_float(json_real_value(json)); return MF_OK;
+    case JSON_STRING: *out = mf__j_string(json_string_value(json), json_string_length(json)); return MF_OK;
     case JSON_ARRAY:
-        MF__TRY(j_list(c, J_LIST, json_array_size(json), out));
+        MF__TRY(mf__j_enter(c));
+        MF__TRY(mf__j_list(c, J_LIST, json_array_size(json), out));
         for (size_t i = 0; i < json_array_size(json); i++) {
             jvalue item;
-            MF__TRY(from_json(c, json_array_get(json, i), &item, depth + 1));
-            MF__TRY(j_append(c, *out, item));
+            MF__TRY(mf__j_from_json(c, json_array_get(json, i), &item));
+            MF__TRY(mf__j_append(c, *out, item));
         }
+        mf__j_leave(c);
         return MF_OK;
-    case JSON_OBJECT: {
-        const char *key;
-        json_t *value;
-        MF__TRY(j_dict(c, json_object_size(json), out));
-        json_object_foreach((json_t *)json, key, value) {
-            jvalue item;
-            MF__TRY(from_json(c, value, &item, depth + 1));
-            MF__TRY(add_pair(c, out->dict, j_string(key, strlen(key)), item)); /* keys are distinct already */
-        }
+    case JSON_OBJECT:
+        MF__TRY(mf__j_enter(c));
+        MF__TRY(object_from_json(c, json, out));
+        mf__j_leave(c);
         return MF_OK;
     }
-    }
-    return jfail(c, MF_E_INTERNAL, "a JSON value of unknown type");
-}
-
-mf_status j_from_json(jctx *c, const json_t *json, jvalue *out) {
-    return from_json(c, json, out, 0);
+    return mf__j_fail(c, MF_E_INTERNAL, "a JSON value of unknown type");
 }
 
 /* ---- asking ---------------------------------------------------------------------------------------------------- */
 
-const char *j_type(jvalue v) {
-    static const char *const names[] = {"undefined", "None", "bool",      "int",  "float", "str",     "list",
-                                        "tuple",     "dict", "namespace", "loop", "macro", "function"};
+const char *mf__j_type(jvalue v) {
+    static const char *const names[] = {
+        [J_UNDEFINED] = "undefined", [J_NONE] = "None",           [J_BOOL] = "bool",     [J_INT] = "int",
+        [J_FLOAT] = "float",         [J_STRING] = "str",          [J_LIST] = "list",     [J_TUPLE] = "tuple",
+        [J_DICT] = "dict",           [J_NAMESPACE] = "namespace", [J_LOOP] = "loop",     [J_MACRO] = "macro",
+        [J_FUNCTION] = "function",   [J_CYCLER] = "cycler",       [J_JOINER] = "joiner", [J_BLOCKS] = "self"};
     return names[v.kind];
 }
 
-bool j_is_text(jvalue v, const char *text) {
-    return v.kind == J_STRING && v.n == strlen(text) && memcmp(v.s, text, v.n) == 0;
+bool mf__j_same_name(const char *a, size_t n, const char *text) {
+    return n == strlen(text) && memcmp(a, text, n) == 0;
 }
 
-bool j_truth(jvalue v) {
+bool mf__j_is_text(jvalue v, const char *text) {
+    return v.kind == J_STRING && mf__j_same_name(v.s, v.n, text);
+}
+
+bool mf__j_truth(jvalue v) {
     switch (v.kind) {
     case J_UNDEFINED:
     case J_NONE: return false;
@@ -156,86 +119,127 @@ bool j_truth(jvalue v) {
     }
 }
 
-static double as_double(jvalue v) {
-    return v.kind == J_FLOAT ? v.f : v.kind == J_INT ? (double)v.i : (double)v.b;
+static mf_status equal_lists(jctx *c, const jlist *a, const jlist *b, bool *out) {
+    *out = a->n == b->n;
+    for (size_t i = 0; *out && i < a->n && i < b->n; i++) MF__TRY(mf__j_equal(c, a->items[i], b->items[i], out));
+    return MF_OK;
 }
 
-static int64_t as_int(jvalue v) {
-    return v.kind == J_INT ? v.i : v.b;
-}
-
-/* `work` bounds the comparison: lists that share parts can describe a tree of any size. What is too deep or too large
- * counts as different. */
-static bool equal(jvalue a, jvalue b, int depth, int64_t *work) {
-    if (j_is_number(a) && j_is_number(b)) {
-        if (a.kind == J_FLOAT || b.kind == J_FLOAT) return as_double(a) == as_double(b);
-        return as_int(a) == as_int(b);
+static mf_status equal_dicts(jctx *c, const jdict *a, const jdict *b, bool *out) {
+    *out = a->n == b->n;
+    for (size_t i = 0; *out && i < a->n; i++) {
+        const jvalue *other;
+        MF__TRY(mf__j_find(c, b, a->pairs[i].key, &other));
+        *out = other != NULL;
+        if (other) MF__TRY(mf__j_equal(c, a->pairs[i].value, *other, out));
     }
-    if (a.kind != b.kind || depth > MAX_NESTING || --*work < 0) return false;
+    return MF_OK;
+}
+
+static mf_status equal_parts(jctx *c, jvalue a, jvalue b, bool *out) {
     switch (a.kind) {
     case J_UNDEFINED:
-    case J_NONE: return true;
-    case J_STRING: return a.n == b.n && memcmp(a.s, b.s, a.n) == 0;
+    case J_NONE: *out = true; return MF_OK;
+    case J_STRING:
+        *out = a.n == b.n;
+        if (!*out || a.s == b.s) return MF_OK;
+        MF__TRY(mf__j_pay_bytes(c, a.n, J_COPIED));
+        *out = memcmp(a.s, b.s, a.n) == 0;
+        return MF_OK;
     case J_LIST:
-    case J_TUPLE:
-        if (a.list->n != b.list->n) return false;
-        for (size_t i = 0; i < a.list->n; i++)
-            if (!equal(a.list->items[i], b.list->items[i], depth + 1, work)) return false;
-        return true;
-    case J_DICT:
-        if (a.dict->n != b.dict->n) return false;
-        for (size_t i = 0; i < a.dict->n; i++) {
-            const jvalue *other = j_find(b.dict, a.dict->pairs[i].key);
-            if (!other || !equal(a.dict->pairs[i].value, *other, depth + 1, work)) return false;
-        }
-        return true;
-    case J_FUNCTION: return a.n == b.n && a.self == b.self;
-    default: return a.dict == b.dict;
+    case J_TUPLE: *out = a.list == b.list; return *out ? MF_OK : equal_lists(c, a.list, b.list, out);
+    case J_DICT: *out = a.dict == b.dict; return *out ? MF_OK : equal_dicts(c, a.dict, b.dict, out);
+    case J_FUNCTION: *out = a.function->entry == b.function->entry; return MF_OK;
+    default: *out = a.dict == b.dict; return MF_OK;
     }
 }
 
-bool j_equal(jvalue a, jvalue b) {
-    int64_t work = 1000000;
-    return equal(a, b, 0, &work);
+/* Lists that share parts can describe a tree of any size, so each comparison is paid for. */
+mf_status mf__j_equal(jctx *c, jvalue a, jvalue b, bool *out) {
+    MF__TRY(mf__j_pay(c, 1));
+    if (mf__j_is_number(a) && mf__j_is_number(b)) {
+        *out = a.kind == J_FLOAT || b.kind == J_FLOAT ? mf__j_as_double(a) == mf__j_as_double(b)
+                                                      : mf__j_as_int(a) == mf__j_as_int(b);
+        return MF_OK;
+    }
+    *out = false;
+    if (a.kind != b.kind) return MF_OK;
+    MF__TRY(mf__j_enter(c));
+    MF__TRY(equal_parts(c, a, b, out));
+    mf__j_leave(c);
+    return MF_OK;
 }
 
-static mf_status compare(jctx *c, jvalue a, jvalue b, int *order, int depth) {
-    if (depth > MAX_NESTING) return jfail(c, MF_E_LIMIT, "a value nested deeper than %d", MAX_NESTING);
-    if (j_is_number(a) && j_is_number(b)) {
-        if (a.kind == J_FLOAT || b.kind == J_FLOAT)
-            *order = as_double(a) < as_double(b) ? -1 : as_double(a) > as_double(b);
-        else
-            *order = as_int(a) < as_int(b) ? -1 : as_int(a) > as_int(b);
+static mf_status compare_lists(jctx *c, const jlist *a, const jlist *b, int *order) {
+    for (size_t i = 0; i < a->n && i < b->n; i++) {
+        bool same;
+        MF__TRY(mf__j_equal(c, a->items[i], b->items[i], &same));
+        if (!same) return mf__j_compare(c, a->items[i], b->items[i], order);
+    }
+    *order = a->n < b->n ? -1 : a->n > b->n;
+    return MF_OK;
+}
+
+mf_status mf__j_compare(jctx *c, jvalue a, jvalue b, int *order) {
+    MF__TRY(mf__j_pay(c, 1));
+    if (mf__j_is_int(a) && mf__j_is_int(b)) {
+        int64_t x = mf__j_as_int(a), y = mf__j_as_int(b);
+        *order = x < y ? -1 : x > y;
+        return MF_OK;
+    }
+    if (mf__j_is_number(a) && mf__j_is_number(b)) {
+        double x = mf__j_as_double(a), y = mf__j_as_double(b);
+        *order = x < y ? -1 : x > y ? 1 : x == y ? 0 : 2; /* 2: NaN, neither less nor greater nor equal */
         return MF_OK;
     }
     if (a.kind == J_STRING && b.kind == J_STRING) {
-        int d = memcmp(a.s, b.s, a.n < b.n ? a.n : b.n);
+        size_t n = a.n < b.n ? a.n : b.n;
+        MF__TRY(mf__j_pay_bytes(c, n, J_COPIED));
+        int d = n ? memcmp(a.s, b.s, n) : 0;
         *order = d ? (d < 0 ? -1 : 1) : a.n < b.n ? -1 : a.n > b.n;
         return MF_OK;
     }
-    if (a.kind == b.kind && j_is_list(a)) {
-        for (size_t i = 0; i < a.list->n && i < b.list->n; i++)
-            if (!j_equal(a.list->items[i], b.list->items[i]))
-                return compare(c, a.list->items[i], b.list->items[i], order, depth + 1);
-        *order = a.list->n < b.list->n ? -1 : a.list->n > b.list->n;
-        return MF_OK;
-    }
-    return jfail(c, MF_E_INVALID, "%s and %s cannot be ordered", j_type(a), j_type(b));
+    if (a.kind != b.kind || !mf__j_is_list(a))
+        return mf__j_fail(c, MF_E_INVALID, "%s and %s cannot be ordered", mf__j_type(a), mf__j_type(b));
+    MF__TRY(mf__j_enter(c));
+    MF__TRY(compare_lists(c, a.list, b.list, order));
+    mf__j_leave(c);
+    return MF_OK;
 }
 
-mf_status j_compare(jctx *c, jvalue a, jvalue b, int *order) {
-    return compare(c, a, b, order, 0);
+/* Merge sort. */
+static mf_status sort_with(jctx *c, jpair *a, jpair *scratch, size_t n, bool reverse) {
+    if (n < 2) return MF_OK;
+    size_t half = n / 2, i = 0, j = half, k = 0;
+    MF__TRY(sort_with(c, a, scratch, half, reverse));
+    MF__TRY(sort_with(c, a + half, scratch, n - half, reverse));
+    while (i < half && j < n) {
+        int order;
+        MF__TRY(mf__j_compare(c, a[i].key, a[j].key, &order));
+        bool left = reverse ? order >= 0 : order <= 0 || order == 2;
+        scratch[k++] = left ? a[i++] : a[j++];
+    }
+    while (i < half) scratch[k++] = a[i++];
+    while (j < n) scratch[k++] = a[j++];
+    memcpy(a, scratch, n * sizeof *a);
+    return MF_OK;
+}
+
+mf_status mf__j_sort_pairs(jctx *c, jpair *a, size_t n, bool reverse) {
+    void *scratch;
+    MF__TRY(mf__j_alloc_array(c, n, sizeof *a, &scratch));
+    return sort_with(c, a, scratch, n, reverse);
 }
 
 /* ---- text and iteration ---------------------------------------------------------------------------------------- */
 
-size_t j_utf8_count(const char *s, size_t n) {
+size_t mf__j_utf8_count(const char *s, size_t n) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) count += ((uint8_t)s[i] & 0xC0) != 0x80;
     return count;
 }
 
-size_t j_utf8_offset(const char *s, size_t n, size_t chars) {
+size_t mf__j_utf8_offset(const char *s, size_t n, size_t chars) {
     size_t i = 0;
     while (i < n && chars > 0) {
         i++;
@@ -245,41 +249,59 @@ size_t j_utf8_offset(const char *s, size_t n, size_t chars) {
     return i;
 }
 
-bool j_is_space(uint32_t c) {
+bool mf__j_is_space(uint32_t c) {
     return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-mf_status j_length(jctx *c, jvalue v, size_t *n) {
+const char *mf__j_search(jvalue s, jvalue what) {
+    if (what.n > s.n) return NULL;
+    if (what.n == 0) return s.s ? s.s : "";
+    return memmem(s.s, s.n, what.s, what.n);
+}
+
+mf_status mf__j_length(jctx *c, jvalue v, size_t *n) {
     switch (v.kind) {
     case J_UNDEFINED: *n = 0; return MF_OK;
-    case J_STRING: *n = j_utf8_count(v.s, v.n); return MF_OK;
+    case J_STRING:
+        MF__TRY(mf__j_pay_bytes(c, v.n, J_SEARCHED));
+        *n = mf__j_utf8_count(v.s, v.n);
+        return MF_OK;
     case J_LIST:
     case J_TUPLE: *n = v.list->n; return MF_OK;
     case J_DICT: *n = v.dict->n; return MF_OK;
     case J_LOOP: *n = v.loop->items->n; return MF_OK;
-    default: return jfail(c, MF_E_INVALID, "%s has no length", j_type(v));
+    default: return mf__j_fail(c, MF_E_INVALID, "%s has no length", mf__j_type(v));
     }
 }
 
-mf_status j_iterate(jctx *c, jvalue v, const jlist **out) {
+static mf_status characters(jctx *c, jvalue v, jvalue *list) {
+    size_t n;
+    MF__TRY(mf__j_length(c, v, &n));
+    MF__TRY(mf__j_list(c, J_LIST, n, list));
+    for (size_t i = 0; i < v.n;) {
+        size_t k = mf__j_utf8_offset(v.s + i, v.n - i, 1);
+        jvalue one = mf__j_string(v.s + i, k);
+        one.form = v.form;
+        MF__TRY(mf__j_append(c, *list, one));
+        i += k;
+    }
+    return MF_OK;
+}
+
+mf_status mf__j_iterate(jctx *c, jvalue v, const jlist **out) {
     static const jlist none = {0};
     jvalue list;
     *out = &none;
     if (v.kind == J_UNDEFINED) return MF_OK;
-    if (j_is_list(v)) return *out = v.list, MF_OK;
+    if (mf__j_is_list(v)) return *out = v.list, MF_OK;
     if (v.kind == J_DICT) {
-        MF__TRY(j_list(c, J_LIST, v.dict->n, &list));
-        for (size_t i = 0; i < v.dict->n; i++) MF__TRY(j_append(c, list, v.dict->pairs[i].key));
+        MF__TRY(mf__j_list(c, J_LIST, v.dict->n, &list));
+        for (size_t i = 0; i < v.dict->n; i++) MF__TRY(mf__j_append(c, list, v.dict->pairs[i].key));
     } else if (v.kind == J_STRING) {
-        MF__TRY(j_list(c, J_LIST, j_utf8_count(v.s, v.n), &list));
-        for (size_t i = 0; i < v.n;) {
-            size_t k = j_utf8_offset(v.s + i, v.n - i, 1);
-            MF__TRY(j_append(c, list, j_string(v.s + i, k)));
-            i += k;
-        }
+        MF__TRY(characters(c, v, &list));
     } else {
-        return jfail(c, MF_E_INVALID, "%s cannot be iterated", j_type(v));
+        return mf__j_fail(c, MF_E_INVALID, "%s cannot be iterated", mf__j_type(v));
     }
     *out = list.list;
     return MF_OK;

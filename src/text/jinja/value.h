@@ -2,8 +2,7 @@
 #ifndef MF_TEXT_JINJA_VALUE_H
 #define MF_TEXT_JINJA_VALUE_H
 
-#include "base/arena.h"
-#include "text/jinja/jinja.h"
+#include "text/jinja/budget.h"
 
 typedef enum jkind {
     J_UNDEFINED,
@@ -18,12 +17,29 @@ typedef enum jkind {
     J_NAMESPACE,
     J_LOOP,
     J_MACRO,
-    J_FUNCTION
+    J_FUNCTION,
+    J_CYCLER,
+    J_JOINER,
+    J_BLOCKS /* self: the template's blocks as functions */
 } jkind;
+
+/* What else there is to know of a value. */
+typedef enum jform {
+    JF_PLAIN,
+    JF_MARKUP,    /* a string: HTML already, needs no escape */
+    JF_KEYS,      /* a list: dict.keys(), as it prints itself */
+    JF_VALUES,    /* dict.values() */
+    JF_ITEMS,     /* dict.items() */
+    JF_RANGE,     /* range(): items[0], items[1], ... with the bounds in list->range */
+    JF_GROUP,     /* a tuple of groupby: has .grouper and .list */
+    JF_ATTRIBUTE, /* an undefined: looked for as an attribute; the kind it was looked for in is `owner` */
+} jform;
 
 typedef struct jvalue {
     jkind kind;
-    size_t n; /* bytes of a string; number of a function */
+    uint8_t form;  /* jform */
+    uint8_t owner; /* jkind; see JF_ATTRIBUTE */
+    size_t n;      /* bytes of a string */
     union {
         bool b;
         int64_t i;
@@ -32,116 +48,139 @@ typedef struct jvalue {
         struct jlist *list;
         struct jdict *dict; /* also of a namespace */
         struct jloop *loop;
+        struct jcycler *cycler; /* also of a joiner */
         const struct jmacro *macro;
-        const struct jvalue *self; /* of a bound method; NULL for a global function */
+        const struct jfunction *function;
     };
 } jvalue;
 
 typedef struct jlist {
     jvalue *items;
     size_t n, capacity;
+    const int64_t *range; /* first, end, step, of JF_RANGE */
 } jlist;
 
 typedef struct jpair {
     jvalue key, value;
 } jpair;
 
-typedef struct jdict { /* in order of insertion; looked up by walking */
+typedef struct jdict { /* pairs in order of insertion; `slots` finds them by hash once there are more than a few */
     jpair *pairs;
     size_t n, capacity;
+    uint32_t *slots; /* number of a pair + 1, 0: free; a power of two of them, at least twice n. NULL: none */
+    size_t n_slots;
+    bool stale; /* pairs have moved since slots was filled */
 } jdict;
+
+typedef struct jframe jframe;
 
 typedef struct jloop {
     const jlist *items;
     size_t at;
-    jvalue changed; /* last value given to loop.changed() */
+    int depth;                /* 0: not inside a recursive loop's call */
+    const jvalue *changed;    /* last values given to loop.changed() */
+    size_t n_changed;         /* 0: never called */
+    const struct jnode *node; /* of a recursive loop, else NULL */
+    jframe *frame;            /* around it */
 } jloop;
 
-typedef struct jframe jframe;
+typedef struct jcycler {
+    const jvalue *items; /* a joiner has its separator alone */
+    size_t n, at;
+} jcycler;
 
 typedef struct jmacro {
     const struct jnode *node;
     jframe *frame; /* where it was defined */
+    bool autoescape;
 } jmacro;
 
-/* One render. */
-typedef struct jctx {
-    const mf__jinja *template;
-    const char *name;
-    mf__jinja_options opt;
-    mf__arena arena;
-    size_t memory;
-    int64_t steps;
-    int depth;
-    int line; /* of the node being evaluated */
-    size_t written;
-    mf__strbuf *out;
-    jframe *frame;
-    mf_error *err;
-} jctx;
-
-mf_status jfail(jctx *c, mf_status status, const char *fmt, ...) MF__PRINTF(3, 4); /* adds name and line */
+typedef struct jfunction {
+    const struct jentry *entry;
+    jvalue self; /* the value a method belongs to; None for a global function */
+} jfunction;
 
 /* Making values. Strings are borrowed: they must live as long as the render. */
-static inline jvalue j_undefined(const char *name, size_t n) {
+static inline jvalue mf__j_undefined(const char *name, size_t n) {
     return (jvalue){.kind = J_UNDEFINED, .n = n, .s = name};
 }
-static inline jvalue j_none(void) {
+static inline jvalue mf__j_none(void) {
     return (jvalue){.kind = J_NONE};
 }
-static inline jvalue j_bool(bool b) {
+static inline jvalue mf__j_bool(bool b) {
     return (jvalue){.kind = J_BOOL, .b = b};
 }
-static inline jvalue j_int(int64_t i) {
+static inline jvalue mf__j_int(int64_t i) {
     return (jvalue){.kind = J_INT, .i = i};
 }
-static inline jvalue j_float(double f) {
+static inline jvalue mf__j_float(double f) {
     return (jvalue){.kind = J_FLOAT, .f = f};
 }
-static inline jvalue j_string(const char *s, size_t n) {
+static inline jvalue mf__j_string(const char *s, size_t n) {
     return (jvalue){.kind = J_STRING, .n = n, .s = s};
 }
-static inline bool j_is_list(jvalue v) {
+static inline bool mf__j_is_list(jvalue v) {
     return v.kind == J_LIST || v.kind == J_TUPLE;
 }
-static inline bool j_is_number(jvalue v) {
+static inline bool mf__j_is_number(jvalue v) {
     return v.kind == J_BOOL || v.kind == J_INT || v.kind == J_FLOAT;
 }
+static inline bool mf__j_is_int(jvalue v) { /* as Python: a bool is one */
+    return v.kind == J_BOOL || v.kind == J_INT;
+}
+static inline int64_t mf__j_as_int(jvalue v) {
+    return v.kind == J_INT ? v.i : v.b;
+}
+static inline double mf__j_as_double(jvalue v) {
+    return v.kind == J_FLOAT ? v.f : v.kind == J_INT ? (double)v.i : (double)v.b;
+}
 
-mf_status j_alloc(jctx *c, size_t size, void **out);
-mf_status j_copy(jctx *c, const char *s, size_t n, jvalue *out); /* a string of its own */
-mf_status j_list(jctx *c, jkind kind, size_t capacity, jvalue *out);
-mf_status j_append(jctx *c, jvalue list, jvalue item);
-mf_status j_dict(jctx *c, size_t capacity, jvalue *out);
-mf_status j_put(jctx *c, jvalue dict, jvalue key, jvalue value);
-mf_status j_from_json(jctx *c, const json_t *json, jvalue *out);
+mf_status mf__j_copy(jctx *c, const char *s, size_t n, jvalue *out); /* a string of its own */
+mf_status mf__j_list(jctx *c, jkind kind, size_t capacity, jvalue *out);
+mf_status mf__j_append(jctx *c, jvalue list, jvalue item);
+mf_status mf__j_pair(jctx *c, jvalue a, jvalue b, jvalue *out); /* a tuple of two */
+mf_status mf__j_from_json(jctx *c, const json_t *json, jvalue *out);
 
-const jvalue *j_find(const jdict *dict, jvalue key); /* NULL: not there */
-bool j_truth(jvalue v);
-bool j_equal(jvalue a, jvalue b);
-mf_status j_compare(jctx *c, jvalue a, jvalue b, int *order); /* error for what has no order */
-const char *j_type(jvalue v);                                 /* "str", "list", ... */
-bool j_is_text(jvalue v, const char *text);
+/* dict.c. Keys that cannot be keys (lists, dicts) are an error of every one of these. */
+mf_status mf__j_dict(jctx *c, size_t capacity, jvalue *out);
+mf_status mf__j_put(jctx *c, jvalue dict, jvalue key, jvalue value);
+mf_status mf__j_find(jctx *c, const jdict *dict, jvalue key, const jvalue **out); /* *out NULL: not there */
+mf_status mf__j_remove(jctx *c, jdict *dict, jvalue key, jvalue *value, bool *found);
+void mf__j_clear(jdict *dict);
+
+bool mf__j_truth(jvalue v);
+mf_status mf__j_equal(jctx *c, jvalue a, jvalue b, bool *out);
+mf_status mf__j_compare(jctx *c, jvalue a, jvalue b, int *order);      /* error for what has no order */
+mf_status mf__j_sort_pairs(jctx *c, jpair *a, size_t n, bool reverse); /* by key, stable */
+const char *mf__j_type(jvalue v);                                      /* "str", "list", ... */
+bool mf__j_is_text(jvalue v, const char *text);
+bool mf__j_same_name(const char *a, size_t n, const char *text); /* n bytes at a are the text */
 
 /* Length in characters, items or keys; error for what has none. */
-mf_status j_length(jctx *c, jvalue v, size_t *n);
+mf_status mf__j_length(jctx *c, jvalue v, size_t *n);
 /* The items that iterating gives: characters, items, keys. */
-mf_status j_iterate(jctx *c, jvalue v, const jlist **out);
+mf_status mf__j_iterate(jctx *c, jvalue v, const jlist **out);
 
-size_t j_utf8_count(const char *s, size_t n);
-size_t j_utf8_offset(const char *s, size_t n, size_t chars); /* of character number `chars` */
-bool j_is_space(uint32_t c);                                 /* as Python's str.isspace */
+size_t mf__j_utf8_count(const char *s, size_t n);
+size_t mf__j_utf8_offset(const char *s, size_t n, size_t chars); /* of character number `chars` */
+bool mf__j_is_space(uint32_t c);                                 /* as Python's str.isspace */
+/* The first occurrence, which the caller pays for. NULL: none. */
+const char *mf__j_search(jvalue s, jvalue what);
 
 /* text_form.c: what print, repr and json.dumps write. */
-mf_status j_str(jctx *c, jvalue v, jvalue *out);
-mf_status j_print(jctx *c, jvalue v, mf__strbuf *out);
-mf_status j_repr(jctx *c, jvalue v, mf__strbuf *out, int depth);
+mf_status mf__j_str(jctx *c, jvalue v, jvalue *out);
+mf_status mf__j_print(jctx *c, jvalue v, mf__strbuf *out);
+mf_status mf__j_repr(jctx *c, jvalue v, mf__strbuf *out);
+mf_status mf__j_ascii(jctx *c, jvalue v, mf__strbuf *out); /* repr with everything but ASCII escaped */
+bool mf__j_printable(uint32_t ch);                         /* as Python's str.isprintable */
+
 typedef struct jjson_format {
     bool ascii, sort_keys;
-    int indent; /* -1: one line */
+    const char *indent; /* NULL: one line */
+    size_t n_indent;
     const char *item_separator, *key_separator;
     size_t n_item_separator, n_key_separator;
 } jjson_format;
-mf_status j_tojson(jctx *c, jvalue v, const jjson_format *f, mf__strbuf *out, int depth);
+mf_status mf__j_tojson(jctx *c, jvalue v, const jjson_format *f, mf__strbuf *out, int level);
 
 #endif
