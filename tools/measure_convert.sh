@@ -1,5 +1,5 @@
 #!/bin/bash
-# usage: measure_convert.sh BUILD_DIR WORK_DIR [speed|memory]: the numbers of docs/SPEED.md about conversion.
+# usage: measure_convert.sh BUILD_DIR WORK_DIR [speed|memory]: the numbers of docs/SPEED_LOG.md about conversion.
 #   speed   writes and verifies a random model of the shape a3b (21 GB), beside dd on the same disk
 #   memory  converts four layers of that shape (8.4 GB of BF16) inside a memory group of 1.9 GB (as root, cgroup v1)
 set -eu

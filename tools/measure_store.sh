@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures the expert store on a model larger than memory: docs/SPEED.md has the results. On a quiet machine:
+# Measures the expert store on a model larger than memory: docs/SPEED_LOG.md has the results. On a quiet machine:
 #
 #   measure_store.sh reads MOEFLUX MODEL [ROUNDS]
 #       bench --io beside fio on the same files, in turns: same block, same number of reads under way, past the page cache

@@ -1,4 +1,4 @@
-/* How fast text is: tokenizing, and steps of constrained answers. Not a test; docs/SPEED.md says how it is run.
+/* How fast text is: tokenizing, and steps of constrained answers. Not a test; docs/SPEED_LOG.md says how it is run.
  *
  *   text_speed TOKENIZER LINES.jsonl SCHEMAS.jsonl FILE...
  *
