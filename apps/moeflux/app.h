@@ -57,6 +57,7 @@ typedef struct app_model_options {
     bool no_prompts;                         /* the command has none, so nothing to cache: without those options */
     bool policy_given;                       /* the default has a name too */
     const char *log_routing, *record_routes; /* files; see routes.h */
+    mf_route_sink routes;                    /* where neither of them is given */
     bool exact, pin;
     int kv; /* mf_kv */
     bool verbose;

@@ -216,6 +216,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     MF__TRY(check_options(opt, err));
     MF__TRY(refuse_checkpoint(dir, err));
     MF__TRY(routing_start(opt, &mo.routes, err));
+    if (!mo.routes.fn) mo.routes = opt->routes;
     char *cache = app_user_path("XDG_CACHE_HOME", ".cache", ""); /* speeds of drives */
     mo.cache_dir = cache;
     mf_status st = mf_model_open(dir, &mo, out, err);

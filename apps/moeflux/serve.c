@@ -168,10 +168,13 @@ static mf_status serve(serve_options *o, const char *dir, mf_error *err) {
     mf_status st = read_keys(o, &keys, err);
     if (st == MF_OK && fd < 0) st = open_socket(o, &fd, err); /* before the model: what can fail at once does */
     fill_options(o, dir, &so);
+    so.experts = experts_create();
+    o->model.routes = experts_sink(so.experts);
     if (st == MF_OK) st = app_open(dir, &o->model, &model, err);
     if (st == MF_OK) st = mf_text_open(dir, &text, err);
     if (st == MF_OK) {
         so.model = model;
+        if (so.experts) experts_shape(so.experts, mf_model_info_get(model));
         so.text = text;
         so.model_id = o->name ? o->name : mf_model_info_get(model)->name;
         st = run(o, &so, fd, err);
@@ -180,6 +183,7 @@ static mf_status serve(serve_options *o, const char *dir, mf_error *err) {
     }
     mf_text_close(text);
     mf_model_close(model);
+    experts_free(so.experts);
     mf__strbuf_free(&keys);
     return st;
 }

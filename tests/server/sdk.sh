@@ -1,16 +1,24 @@
 #!/bin/sh
-# sdk.sh PROGRAM MODEL WORKDIR: the official clients, unmodified, against `PROGRAM serve MODEL`.
-# Exit code 77, and a word that cannot be overlooked, where node or npm's packages cannot be had.
+# sdk.sh PROGRAM MODEL WORKDIR clients|page: the official clients, unmodified, or the page in a browser, against
+# `PROGRAM serve MODEL`. Exit code 77, and a word that cannot be overlooked, where what it takes cannot be had.
 set -eu
-program=$1 model=$2 work=$3
+program=$1 model=$2 work=$3 what=$4
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$work"
-rm -f "$work/NOT_RUN"
+rm -f "$work/NOT_RUN.$what"
 
 not_run() {
-    echo "NOT RUN: the tests with the clients of OpenAI, Anthropic and Vercel: $1" | tee "$work/NOT_RUN"
+    echo "NOT RUN: the tests of the server with $what: $1" | tee "$work/NOT_RUN.$what"
     exit 77
 }
+
+browser=
+if [ "$what" = page ]; then
+    for name in chromium chromium-browser google-chrome; do
+        if command -v "$name" >/dev/null; then browser=$(command -v "$name") && break; fi
+    done
+    [ -n "$browser" ] || not_run "chromium is missing"
+fi
 
 command -v node >/dev/null && command -v npm >/dev/null || not_run "node or npm is missing"
 if ! cmp -s "$here/sdk/package.json" "$work/package.json" || [ ! -d "$work/node_modules/openai" ]; then
@@ -23,9 +31,16 @@ if ! cmp -s "$here/sdk/package.json" "$work/package.json" || [ ! -d "$work/node_
 fi
 cp "$here"/sdk/*.mjs "$work/"
 
+cd "$work"
 . "$here/lib.sh"
-start_server "$program" "$model" "$work/serve.log" --api-key key-for-tests
+if [ "$what" = page ]; then
+    start_server "$program" "$model" "$work/page.log"
+    set -- page.test.mjs
+else
+    start_server "$program" "$model" "$work/serve.log" --api-key key-for-tests
+    set -- openai.test.mjs anthropic.test.mjs vercel.test.mjs
+fi
 code=0
-MOEFLUX_URL=$url node --test --test-reporter=spec "$work"/openai.test.mjs "$work"/anthropic.test.mjs "$work"/vercel.test.mjs || code=$?
+MOEFLUX_URL=$url CHROMIUM=$browser node --test --test-reporter=spec "$@" || code=$?
 stop_server || code=1
 exit "$code"

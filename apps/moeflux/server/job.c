@@ -165,7 +165,7 @@ static bool read_model(job *j, const json_t *body) {
     return j->model || job_fail(j, 500, NULL, NULL, "no memory");
 }
 
-static void prepare(job *j) {
+void job_read(job *j) {
     json_error_t why;
     json_t *body = json_loadb(j->body, j->n_body, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!body)
@@ -182,7 +182,7 @@ static void prepare(job *j) {
 void job_prepare(job *j) {
     server *s = j->server;
     seq *seqs[JOB_MAX_CHOICES];
-    prepare(j);
+    job_read(j);
     bool runs = !j->problem.status && !j->whole;
     int n = j->n_choices;
     for (int i = 0; i < n; i++) {

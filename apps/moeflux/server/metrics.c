@@ -85,6 +85,7 @@ static void write_sched(buf *b, const sched_stats *s) {
     one(b, "pass_seconds_total", "counter", s->pass_seconds, "Time they took.");
     one(b, "evaluated_prompt_tokens_total", "counter", (double)s->prompt_tokens,
         "Tokens of prompts that were evaluated.");
+    one(b, "decoded_tokens_total", "counter", (double)s->made_tokens, "Tokens of answers, as they are evaluated.");
     about(b, "batch_sequences", "histogram", "Sequences in a pass.");
     int64_t below = 0;
     for (int i = 0; i < SCHED_BATCH_BUCKETS; i++) {
@@ -94,7 +95,7 @@ static void write_sched(buf *b, const sched_stats *s) {
     buf_printf(b,
                "moeflux_batch_sequences_bucket{le=\"+Inf\"} %lld\nmoeflux_batch_sequences_count %lld\n"
                "moeflux_batch_sequences_sum %lld\n",
-               (long long)below, (long long)below, (long long)(s->made_tokens + s->prompt_tokens));
+               (long long)below, (long long)below, (long long)s->batch_sum);
     about(b, "prompt_reuse_total", "counter", "Prompts whose beginning was known, by where from.");
     buf_printf(b,
                "moeflux_prompt_reuse_total{kind=\"session\"} %lld\nmoeflux_prompt_reuse_total{kind=\"cache\"} %lld\n"

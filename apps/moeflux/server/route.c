@@ -174,6 +174,13 @@ static void write_metrics(server *s, http_conn *conn) {
     buf_free(&b);
 }
 
+static void write_experts(server *s, http_conn *conn) {
+    buf b = {0};
+    experts_write(s->opt.experts, &b);
+    http_respond(conn, b.failed ? 500 : 200, "application/json", "Cache-Control: no-store\r\n", b.data, b.size);
+    buf_free(&b);
+}
+
 static void preflight(http_conn *conn) {
     http_respond(
         conn, 204, NULL,
@@ -191,6 +198,8 @@ static bool get(server *s, http_conn *conn, const http_request *r) {
         health(s, conn);
     else if (!strcmp(r->path, "/metrics"))
         write_metrics(s, conn);
+    else if (!strcmp(r->path, "/experts"))
+        write_experts(s, conn);
     else if (!strcmp(r->path, "/v1/models"))
         models(s, conn);
     else if (!strncmp(r->path, "/v1/models/", 11))
@@ -201,7 +210,7 @@ static bool get(server *s, http_conn *conn, const http_request *r) {
 }
 
 static bool known_get(const char *path) {
-    static const char *const paths[] = {"/health", "/metrics", "/v1/models"};
+    static const char *const paths[] = {"/health", "/metrics", "/experts", "/v1/models"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         if (!strcmp(paths[i], path)) return true;
     return page_find(path) || !strncmp(path, "/v1/models/", 11);

@@ -292,6 +292,7 @@ static void count_pass(sched *s, const pass *p, double seconds) {
     pthread_mutex_lock(&s->lock);
     s->stats.passes++;
     s->stats.batch[bucket]++;
+    s->stats.batch_sum += p->n;
     s->stats.pass_seconds += seconds;
     s->stats.prompt_tokens += p->n_prompt;
     s->stats.made_tokens += n_made;

@@ -97,6 +97,7 @@ typedef struct sched_stats {
     int64_t reused_session, reused_cache, reused_fork; /* prompts by where their beginning was known from */
     int64_t sessions_dropped;
     int64_t batch[SCHED_BATCH_BUCKETS]; /* passes by sequences in them */
+    int64_t batch_sum;                  /* sequences of all passes */
     double pass_seconds;                /* all of them */
 } sched_stats;
 void sched_stats_get(sched *s, sched_stats *out); /* any thread; zeros for NULL */

@@ -9,6 +9,7 @@
 #ifndef MOEFLUX_SERVER_H
 #define MOEFLUX_SERVER_H
 
+#include "experts.h"
 #include "http.h"
 #include "moeflux.h"
 
@@ -17,6 +18,7 @@ typedef struct server server;
 typedef struct server_options {
     mf_model *model; /* borrowed */
     const mf_text *text;
+    experts *experts; /* whose sink the model has; NULL: nobody counts */
     const char *model_dir;
     const char *model_id;        /* what /v1/models calls it */
     const char *const *api_keys; /* one of them is needed; n_api_keys 0: none */

@@ -71,6 +71,7 @@ job *job_create(server *s, const api *a, http_conn *conn, const http_request *r)
 void job_free(job *j); /* out of the server's list */
 void job_gone(void *server_user, http_conn *conn, void *state);
 void job_letter(letter *l);           /* what a letter says; frees nothing */
+void job_read(job *j);                /* ...: its body becomes replies, an answer, or a problem */
 void job_prepare(job *j);             /* preparing thread */
 void job_keep_alive(void *job_state); /* a comment in a stream that is quiet */
 double server_now(void);
