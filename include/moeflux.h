@@ -120,7 +120,9 @@ typedef struct mf_model_options {
     mf_kv kv;
     int n_threads;     /* compute threads; 0: one per physical core this process may use */
     bool pin_threads;  /* ties each of them but the caller's to a core of its own (Linux) */
-    int64_t ram_bytes; /* most memory for weights, experts and sessions together; 0: what the machine has left */
+    int64_t ram_bytes;  /* most memory for weights, experts and sessions together; 0: what the machine has left */
+    int64_t vram_bytes; /* the same of a device with memory of its own, which then holds weights and sessions and as
+                         * many experts as fit; ram_bytes is for those that do not. 0: what the device has left */
     mf_io io;
     mf_switch direct;   /* read experts past the page cache (O_DIRECT) */
     mf_switch prefetch; /* read experts likely to be wanted next while the drive is idle; AUTO: where it saves time. If

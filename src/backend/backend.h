@@ -8,7 +8,8 @@
  * among it, must stay until the list's fence has been waited for. Uploads, copies, zeroing and lists happen in the
  * order of the calls; only download() and wait() wait. A run that fails on the way makes the next of those two fail.
  *
- * Calls are made by one thread at a time (the engine's lock), all but fill(). */
+ * Calls are made by one thread at a time (the engine's lock), all but alloc(), release() and fill(): the store makes
+ * room and brings experts from threads of its own. */
 #ifndef MF_BACKEND_BACKEND_H
 #define MF_BACKEND_BACKEND_H
 

@@ -4,8 +4,8 @@
 
 #include "store/store.h"
 
-mf__store *mf__model_store(mf_model *model);
-/* As the model's store was opened (policy and speed_dir are NULL); valid as long as the model is open. */
+mf__store *mf__model_store(mf_model *model); /* nearest to the compute */
+/* As the store over the files was opened (policy and speed_dir are NULL); valid as long as the model is open. */
 mf__store_config mf__model_store_config(const mf_model *model);
 
 #endif

@@ -194,9 +194,29 @@ static mf_status fetch_routes(const mf__pass *pass, int layer, const ranges *row
     return MF_OK;
 }
 
+/* All experts of the layer are where the backend can read them: the host need not know which ones are wanted. */
+static mf_status run_moe_whole(const mf__pass *pass, int layer, const ranges *rows, mf_error *err) {
+    mf_model *m = pass->model;
+    const mf__layer_kind *k = kind_of(m, layer);
+    int64_t n_experts = m->bp.config.moe.n_experts, n_pairs = (int64_t)rows->n_rows * m->bp.config.moe.top_k;
+    mf__bank *bank = &m->ws.banks[layer];
+    *bank = (mf__bank){.layout = &m->layout,
+                       .n_experts = (int32_t)n_experts,
+                       .blobs = pass->whole + layer * n_experts,
+                       .whole = true,
+                       .version = pass->whole_version};
+    if (m->routes.fn) MF__TRY(fetch_routes(pass, layer, rows, err));
+    MF__TRY(push_rows(pass, layer, MF_GRAPH_SHARED, k->shared, rows, NULL, err));
+    MF__TRY(push_rows(pass, layer, MF_GRAPH_EXPERTS, k->experts, rows, bank, err));
+    MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, k->combine, rows, NULL, err));
+    mf__turn_count_whole(m->turn, n_pairs < n_experts ? n_pairs : n_experts); /* at most so many */
+    return MF_OK;
+}
+
 static mf_status run_moe(const mf__pass *pass, int layer, const ranges *rows, mf_error *err) {
     mf_model *m = pass->model;
     const mf__layer_kind *k = kind_of(m, layer);
+    if (pass->whole) return run_moe_whole(pass, layer, rows, err);
     MF__TRY(fetch_routes(pass, layer, rows, err));
     int n_wanted = collect_wanted(m, rows->n_rows);
     MF__TRY(mf__turn_begin(m->turn, layer, m->ws.wanted, m->ws.counts, n_wanted, rows->n_rows, err));
@@ -254,7 +274,7 @@ static mf_status run_layer(const mf__pass *pass, int layer, const ranges *throug
     if (through->n && k->experts) MF__TRY(run_moe(pass, layer, through, err));
     if (through->n && !k->experts) MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, k->combine, through, NULL, err));
     MF__TRY(probe_layer(pass, layer, err));
-    return mf__run_list_submit(m, err);
+    return pass->whole ? MF_OK : mf__run_list_submit(m, err); /* a pass without turns is one list */
 }
 
 /* ---- the pass ---------------------------------------------------------------------------------------------------- */
@@ -331,13 +351,31 @@ static mf_status forward(mf__pass *pass, mf_error *err) {
     return mf__run_list_wait(m, err); /* a failure on the way comes out here */
 }
 
+/* With all experts held where they are, if they are there and the backend has memory of its own: for one in the host's
+ * memory the host's word costs nothing, and turns see what is used. */
+static mf_status forward_held(mf__pass *pass, mf_error *err) {
+    mf_model *m = pass->model;
+    int64_t mark = 0;
+    pass->whole = m->be->host_memory ? NULL : mf__store_whole(m->store, &pass->whole_version);
+    mf_status st = pass->whole ? mf__store_whole_before(m->store, &mark, err) : MF_OK;
+    if (st == MF_OK) st = forward(pass, err);
+    if (st != MF_OK) {
+        mf__run_list_drop(m);
+        m->be->wait(m->be, m->ws.list.fence, NULL); /* nothing may be used any more that is given back */
+    }
+    if (!pass->whole) return st;
+    if (st == MF_OK) st = mf__store_whole_after(m->store, mark, err);
+    mf__store_whole_release(m->store);
+    pass->whole = NULL;
+    return st;
+}
+
 mf_status mf__forward(mf__pass *pass, mf_error *err) {
     mf_model *m = pass->model;
     mf_stats before;
     mf__turn_stats_get(m->turn, &before);
     mf__turn_cancel_set(m->turn, all_cancelled, pass);
-    mf_status st = forward(pass, err);
-    if (st != MF_OK) mf__run_list_drop(m);
+    mf_status st = forward_held(pass, err);
     const char *cut = mf__catalog_cut(m->native.catalog);
     if (st == MF_OK && cut)
         st = mf__fail(err, MF_E_IO, "%s was cut while it was in use; convert the model again, then open it again", cut);

@@ -71,6 +71,7 @@ typedef struct mf__workspace {
     int32_t *ready;     /* [n_experts] */
     const void **ready_blobs;
     const void **bank; /* [n_experts] */
+    mf__bank *banks;   /* [n_layers] of a pass without turns */
 } mf__workspace;
 
 struct mf_model {
@@ -85,9 +86,9 @@ struct mf_model {
     mf__pool *pool;
     mf__backend *be;
     const mf__backend_kind *be_kind;
-    mf__store_config store_config; /* as the store was opened; its files live in the arena */
-    mf__store *store;
-    mf__turn *turn; /* the one whose turn it is; under lock */
+    mf__store_config store_config; /* of host_store, as it was opened; its files live in the arena */
+    mf__store *store, *host_store; /* engine/tiers.c */
+    mf__turn *turn;                /* the one whose turn it is; under lock */
     mf__weight_set embed, tail;
     mf__weight_set (*layers)[MF_LAYER_GRAPHS]; /* [n_layers] */
     mf__weight_set *ahead;                     /* [n_layers] of the lookahead graph, taken from mix; NULL: none */
@@ -108,8 +109,17 @@ void mf__model_lock_deinit(mf_model *m);
 void mf__model_lock(mf_model *m);
 void mf__model_unlock(mf_model *m);
 
-/* engine/experts.c */
-mf_status mf__model_open_store(mf_model *m, const mf_model_options *opt, mf_error *err);
+/* engine/expert_files.c: files[d * n_layers + l], in the arena. The model's own directory comes last, for the layers
+ * that no named directory has. */
+mf_status mf__expert_files_find(mf_model *m, const mf_model_options *opt, const char ***out, mf_error *err);
+
+/* engine/tiers.c */
+mf_status mf__model_open_stores(mf_model *m, const mf_model_options *opt, mf_error *err);
+void mf__model_close_stores(mf_model *m);
+void mf__model_fill_stores(mf_model *m); /* there is somebody to want the experts: the idle drive may read them */
+/* Takes bytes out of the budget of the memory that the backend computes in; cached prompts give way. Under lock, not in
+ * a pass. */
+mf_status mf__model_lend(mf_model *m, int64_t bytes, mf_error *err);
 /* Backend memory that comes out of the model's memory budget; cached prompts give way. Under lock, not in a pass. */
 mf_status mf__model_alloc(mf_model *m, int64_t bytes, void **out, mf_error *err);
 void mf__model_release(mf_model *m, int64_t bytes, void *mem); /* NULL is fine */
@@ -214,7 +224,9 @@ typedef struct mf__pass {
     mf_model *model;
     mf__pass_part *parts; /* [n] */
     int n;
-    int32_t n_rows; /* in all */
+    int32_t n_rows;           /* in all */
+    const void *const *whole; /* [n_layers][n_experts] where all experts are at hand for the whole pass; else NULL */
+    uint64_t whole_version;
 } mf__pass;
 
 /* engine/stats.c: what the turns of a pass took, into every session of it. */

@@ -124,7 +124,7 @@ mf_status mf_session_create(mf_model *model, const mf_session_options *opt, mf_s
         mf_session_free(s);
         return st;
     }
-    mf__store_fill(model->store); /* there is somebody to want them */
+    mf__model_fill_stores(model);
     *out = s;
     return MF_OK;
 }

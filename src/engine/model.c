@@ -217,8 +217,8 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     choose_kv(m, opt);
     MF__TRY(mf__model_bind(m, err));
     MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
-    MF__TRY(mf__model_open_store(m, opt, err));
-    mf__catalog_hold(m->native.catalog, HOLD_LEAST); /* the store has left room for it */
+    MF__TRY(mf__model_open_stores(m, opt, err));
+    if (m->be->host_memory) mf__catalog_hold(m->native.catalog, HOLD_LEAST); /* the store has left room for it */
     MF__TRY(place_state(m, err));
     MF__TRY(mf__kv_pool_init(m, err));
     MF__TRY(fill_info(m, err));
@@ -253,8 +253,7 @@ void mf_model_close(mf_model *m) {
     mf__cache_close(m, m->cache);
     mf__workspace_free(m);
     mf__kv_pool_deinit(m);
-    mf__turn_free(m->turn);
-    mf__store_close(m->store); /* after everything that borrowed from it */
+    mf__model_close_stores(m); /* after everything that borrowed from them */
     if (m->be) m->be->free(m->be);
     mf__pool_free(m->pool);
     mf__blueprint_free(&m->bp);

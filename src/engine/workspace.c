@@ -50,6 +50,7 @@ static void free_workspace(mf_model *m, mf__workspace *ws) {
     free(ws->ready);
     free(ws->ready_blobs);
     free(ws->bank);
+    free(ws->banks);
     memset(ws, 0, sizeof *ws);
 }
 
@@ -68,7 +69,7 @@ static mf_status alloc_device(mf_model *m, mf__workspace *ws, int32_t n_rows, mf
     ws->scratch_bytes = need.scratch;
     if (need.scratch) MF__TRY(mf__model_alloc(m, need.scratch, &ws->scratch, err));
     if (!m->be->reserve || !need.be_scratch) return MF_OK;
-    MF__TRY(mf__store_lend(m->store, need.be_scratch, err));
+    MF__TRY(mf__model_lend(m, need.be_scratch, err));
     ws->reserved = need.be_scratch;
     return m->be->reserve(m->be, need.be_scratch, err);
 }
@@ -85,8 +86,9 @@ static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows
     ws->ready = calloc(experts, sizeof *ws->ready);
     ws->ready_blobs = calloc(experts, sizeof *ws->ready_blobs);
     ws->bank = calloc(experts, sizeof *ws->bank);
+    ws->banks = calloc((size_t)c->n_layers, sizeof *ws->banks);
     if (ws->probe_rows && ws->route_ids && ws->n_wanting && ws->counts && ws->wanted && ws->ready && ws->ready_blobs &&
-        ws->bank)
+        ws->bank && ws->banks)
         return mf__run_list_init(&ws->list, m, err);
     return mf__fail(err, MF_E_NOMEM, "no memory for evaluating %d tokens at a time", n_rows);
 }

@@ -342,7 +342,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_interleaved_sessions),          cmocka_unit_test(test_layer_forward),
         cmocka_unit_test(test_layer_forward_refuses),
     };
-    if (argc != 2) return 2;
+    if (argc != 2 && argc != 3) return 2;
     tiny_checkpoint = argv[1];
+    if (argc == 3) tiny_backend = argv[2];
     return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);
 }

@@ -39,12 +39,14 @@ int tiny_teardown(void **state) {
     return *state == tiny_checkpoint || mf__dir_remove(*state, NULL) == MF_OK ? 0 : -1;
 }
 
+const char *tiny_backend = "ref";
+
 mf_model *tiny_open(const char *dir, int n_threads) {
     mf_model_options opt;
     mf_model *m;
     mf_error err = {0};
     mf_model_options_init(&opt);
-    opt.backend = "ref";
+    opt.backend = tiny_backend;
     opt.n_threads = n_threads;
     mf_status st = mf_model_open(dir, &opt, &m, &err);
     assert_string_equal(err.text, "");

@@ -15,6 +15,7 @@ extern const char *tiny_checkpoint;
 int tiny_setup(void **state);
 int tiny_teardown(void **state);
 
+extern const char *tiny_backend; /* "ref" */
 mf_model *tiny_open(const char *dir, int n_threads);
 mf_session *tiny_session(mf_model *m, int n_ctx, int n_chunk);
 

@@ -293,6 +293,50 @@ static void a_prompt_takes_the_room_of_the_one_before(void **state) {
     mf_model_close(m);
 }
 
+/* A backend with memory of its own, over a store in the host's, over the files: with room for everything, where passes
+ * need no turns once all of it is there, and with room for a few experts in each. */
+static void experts_in_two_tiers(void **state) {
+    static float got[N_DECODE + 1][TINY_VOCAB];
+    mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_AUTO);
+    opt.backend = "far";
+    mf_model *m = open_with(*state, &opt);
+    assert_ptr_not_equal(m->store, m->host_store);
+    expect_same(m, reference, "two tiers");
+    mf_session *s = tiny_session(m, 64, 16); /* from here on the rest is brought in */
+    const void *const *whole = NULL;
+    for (int i = 0; i < 120000 && !whole; i++) {
+        uint64_t version;
+        whole = mf__store_whole(m->store, &version);
+        if (whole)
+            mf__store_whole_release(m->store);
+        else
+            usleep(1000);
+    }
+    assert_non_null(whole);
+    mf_stats before, after;
+    mf_model_stats_get(m, &before);
+    evaluate(m, got);
+    assert_memory_equal(got, reference, sizeof got);
+    mf_model_stats_get(m, &after);
+    assert_true(after.wanted > before.wanted);
+    assert_int_equal(after.wanted - before.wanted, after.hits - before.hits);
+    mf_session_free(s);
+    mf_model_close(m);
+
+    for (int prefetch = MF_SWITCH_ON; prefetch <= MF_SWITCH_OFF; prefetch++) {
+        opt.prefetch = (mf_switch)prefetch;
+        m = open_with(*state, &opt);
+        mf_model_stats_get(m, &before);
+        int64_t sessions = (int64_t)16 << 20; /* more than a session needs */
+        mf__store_budget_set(m->store, sessions + 5 * m->layout.bytes);
+        mf__store_budget_set(m->host_store, mf__slot_memory_least(m->host_store));
+        expect_same(m, reference, prefetch == MF_SWITCH_ON ? "small tiers" : "small tiers, nothing foretold");
+        mf_error err = {0};
+        if (mf__store_check(m->host_store, &err) != MF_OK) fail_msg("%s", err.text);
+        mf_model_close(m);
+    }
+}
+
 /* Where everything fits, all of it comes with the first session: a model that nobody talks to leaves the drive alone,
  * and what is measured on its store is what the measurement asked for. */
 static void a_model_without_sessions_reads_nothing(void **state) {
@@ -442,6 +486,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_failed_read_changes_nothing),
         cmocka_unit_test(sessions_borrow_from_the_cache),
         cmocka_unit_test(a_prompt_takes_the_room_of_the_one_before),
+        cmocka_unit_test(experts_in_two_tiers),
         cmocka_unit_test(all_memory_is_in_the_budget),
         cmocka_unit_test(experts_in_other_directories),
         cmocka_unit_test(other_experts_are_another_model),

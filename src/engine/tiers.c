@@ -1,0 +1,187 @@
+/* The memory of a model, and the stores that hold its experts in it.
+ *
+ * A backend that computes in the host's memory has one store, over the files. One with memory of its own has two: slots
+ * in that memory, over a store in the host's, over the files; each has its own budget. What sessions need is borrowed
+ * from the store nearest to the compute: experts make way for it.
+ *
+ *   m->store        nearest to the compute: where turns are taken and memory is lent
+ *   m->host_store   over the files; the same one for backends that use the host's memory */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/probe.h"
+#include "engine/cache.h"
+#include "engine/experts.h"
+#include "engine/internal.h"
+
+/* Left for the program itself: code, tables, threads' stacks. */
+#define PROGRAM_BYTES ((int64_t)48 << 20)
+/* Left for others when nobody said how much memory to use. */
+#define HEADROOM_LEAST ((int64_t)128 << 20)
+#define HEADROOM_SHARE 16
+
+/* ---- budgets -------------------------------------------------------------------------------------------------------
+ */
+
+static int64_t trunk_bytes(const mf_model *m) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < mf__catalog_count(m->native.catalog); i++)
+        bytes += mf__catalog_at(m->native.catalog, i)->size;
+    return bytes;
+}
+
+/* What experts may take of the host's memory: all that is allowed, less the trunk where the backend uses it there. */
+static mf_status host_budget(const mf_model *m, const mf_model_options *opt, int64_t *out, mf_error *err) {
+    int64_t trunk = m->be->host_memory ? trunk_bytes(m) : 0, allowed = opt->ram_bytes - PROGRAM_BYTES;
+    mf__memory mem;
+    *out = 0;
+    if (opt->ram_bytes < 0) return mf__fail(err, MF_E_INVALID, "ram_bytes is %lld", (long long)opt->ram_bytes);
+    if (!opt->ram_bytes) {
+        if (mf__memory_probe("", &mem, NULL) != MF_OK) return MF_OK; /* a system that does not say: no limit */
+        int64_t headroom = mem.usable / HEADROOM_SHARE;
+        allowed = mem.usable - (headroom > HEADROOM_LEAST ? headroom : HEADROOM_LEAST);
+    }
+    if (allowed - trunk >= m->layout.bytes) {
+        *out = allowed - trunk;
+        return MF_OK;
+    }
+    if (opt->ram_bytes)
+        return mf__fail(err, MF_E_NOMEM,
+                        "%lld bytes of memory are too few for %s: the weights that stay resident take %lld and the "
+                        "program about %lld",
+                        (long long)opt->ram_bytes, m->native.dir, (long long)trunk, (long long)PROGRAM_BYTES);
+    return mf__fail(err, MF_E_NOMEM,
+                    "%lld bytes of memory are free, too few for %s: the weights that stay resident take %lld. Free "
+                    "some, or say how much to use",
+                    (long long)mem.usable, m->native.dir, (long long)trunk);
+}
+
+/* The same for the backend's own memory. The trunk is there already, so it is not among what was free when the backend
+ * was made, less what it took. */
+static mf_status device_budget(const mf_model *m, const mf_model_options *opt, int64_t *out, mf_error *err) {
+    int64_t trunk = trunk_bytes(m), allowed = opt->vram_bytes ? opt->vram_bytes : m->be->memory_bytes / 16 * 15;
+    if (opt->vram_bytes < 0) return mf__fail(err, MF_E_INVALID, "vram_bytes is %lld", (long long)opt->vram_bytes);
+    if (allowed > m->be->memory_bytes) allowed = m->be->memory_bytes;
+    *out = allowed - trunk;
+    if (*out >= m->layout.bytes) return MF_OK;
+    return mf__fail(err, MF_E_NOMEM,
+                    "%lld bytes of memory of backend %s are too few for %s: the weights that stay resident take %lld",
+                    (long long)allowed, m->be->name, m->native.dir, (long long)trunk);
+}
+
+/* ---- stores --------------------------------------------------------------------------------------------------------
+ */
+
+static mf_status open_host(mf_model *m, const mf_model_options *opt, mf_error *err) {
+    const mf__config *c = &m->bp.config;
+    const char **files = NULL;
+    int64_t budget = 0;
+    if (opt->n_experts_dirs < 0 || opt->n_experts_dirs > 16)
+        return mf__fail(err, MF_E_INVALID, "%d experts directories, expected 0 to 16", opt->n_experts_dirs);
+    MF__TRY(mf__expert_files_find(m, opt, &files, err));
+    MF__TRY(host_budget(m, opt, &budget, err));
+    m->store_config = (mf__store_config){.n_layers = c->n_layers,
+                                         .n_dirs = opt->n_experts_dirs + 1,
+                                         .files = files,
+                                         .n_experts = c->moe.n_experts,
+                                         .stride = m->layout.stride,
+                                         .bytes = m->layout.bytes,
+                                         .budget = budget,
+                                         .io = opt->io,
+                                         .direct = opt->direct,
+                                         .prefetch = opt->prefetch,
+                                         .n_io_threads = opt->n_io_threads,
+                                         .policy = opt->policy,
+                                         .speed_dir = opt->cache_dir,
+                                         .log = m->log};
+    return mf__store_open(&m->store_config, &m->host_store, err);
+}
+
+static mf_status slot_alloc(void *user, int64_t bytes, void **out, mf_error *err) {
+    mf__backend *be = user;
+    return be->alloc(be, bytes, out, err);
+}
+
+static void slot_release(void *user, void *mem) {
+    mf__backend *be = user;
+    be->release(be, mem);
+}
+
+static mf_status slot_fill(void *user, void *to, const void *from, int64_t bytes, mf_error *err) {
+    mf__backend *be = user;
+    return be->fill(be, to, from, bytes, err);
+}
+
+static mf_status open_device(mf_model *m, const mf_model_options *opt, mf_error *err) {
+    const mf__store_config *host = &m->store_config;
+    mf__store_config c = {.n_layers = host->n_layers,
+                          .n_experts = host->n_experts,
+                          .stride = host->stride,
+                          .bytes = host->bytes,
+                          .memory = {slot_alloc, slot_release, m->be},
+                          .below = m->host_store,
+                          .copy = slot_fill,
+                          .copy_user = m->be,
+                          .prefetch = opt->prefetch,
+                          .policy = opt->policy,
+                          .log = m->log};
+    MF__TRY(device_budget(m, opt, &c.budget, err));
+    return mf__store_open(&c, &m->store, err);
+}
+
+mf_status mf__model_open_stores(mf_model *m, const mf_model_options *opt, mf_error *err) {
+    MF__TRY(open_host(m, opt, err));
+    if (m->be->host_memory)
+        m->store = m->host_store;
+    else
+        MF__TRY(open_device(m, opt, err));
+    m->store_config.policy = m->store_config.speed_dir = NULL; /* the caller's */
+    return mf__turn_create(m->store, &m->turn, err);
+}
+
+void mf__model_close_stores(mf_model *m) {
+    mf__turn_free(m->turn);
+    if (m->store != m->host_store) mf__store_close(m->store);
+    mf__store_close(m->host_store);
+    m->turn = NULL;
+    m->store = m->host_store = NULL;
+}
+
+void mf__model_fill_stores(mf_model *m) {
+    mf__store_fill(m->host_store);
+    if (m->store != m->host_store) mf__store_fill(m->store);
+}
+
+/* ---- memory of sessions: borrowed from the experts'
+ * ------------------------------------------------------------------ */
+
+mf_status mf__model_lend(mf_model *m, int64_t bytes, mf_error *err) {
+    while (mf__store_lend(m->store, bytes, err) != MF_OK)
+        if (!mf__cache_give_back(m)) return MF_E_NOMEM;
+    return MF_OK;
+}
+
+mf_status mf__model_alloc(mf_model *m, int64_t bytes, void **out, mf_error *err) {
+    *out = NULL;
+    MF__TRY(mf__model_lend(m, bytes, err));
+    mf_status st = m->be->alloc(m->be, bytes, out, err);
+    if (st != MF_OK) mf__store_lend(m->store, -bytes, NULL);
+    return st;
+}
+
+void mf__model_release(mf_model *m, int64_t bytes, void *mem) {
+    if (!mem) return;
+    m->be->release(m->be, mem);
+    mf__store_lend(m->store, -bytes, NULL);
+}
+
+/* ---- for measuring -------------------------------------------------------------------------------------------------
+ */
+
+mf__store *mf__model_store(mf_model *m) {
+    return m->store;
+}
+
+mf__store_config mf__model_store_config(const mf_model *m) {
+    return m->store_config;
+}
