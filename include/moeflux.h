@@ -517,7 +517,7 @@ typedef struct mf_reply_mark {
 } mf_reply_mark;
 
 #define MF_REPLY_MAX_STOPS 64
-#define MF_REPLY_MAX_MARKS 64
+#define MF_REPLY_MAX_MARKS 16
 #define MF_REPLY_MAX_LOGPROBS 64
 
 typedef struct mf_reply_options {
@@ -531,7 +531,8 @@ typedef struct mf_reply_options {
     const int32_t *ids;
     size_t n_ids;
 
-    bool continue_last;    /* chat: the last message is the assistant's and unfinished: the reply goes on with it */
+    bool continue_last;    /* chat: the last message is the assistant's and unfinished: the reply goes on with it, and
+                            * gives out what it adds. With a form, the message is the beginning of what has the form */
     mf_switch reasoning;   /* chat; AUTO: as the template does when it is not told */
     const char *effort;    /* chat: "low", "medium", "high" or what the template knows; NULL: not told */
     int64_t max_reasoning; /* chat: tokens of reasoning before it is ended; 0: no limit */

@@ -88,7 +88,7 @@ static int add_call_markers(const mf_answer *p, marker *out) {
     const call_markers *c = call_markers_of(p);
     bool tags = p->opt.notation == MF__NOTATION_TAGS;
     int n = 0;
-    if (p->n_given_up >= MAX_GIVEN_UP) return 0;
+    if (p->opt.no_calls || p->n_given_up >= MAX_GIVEN_UP) return 0;
     for (int i = 0; i < 2; i++)
         if (c->open[i]) out[n++] = (marker){c->open[i], CALL};
     /* "<function=" alone is a word of people, too: only where there are tools */
@@ -509,6 +509,15 @@ mf_status mf_answer_create(const mf_text *text, const mf_answer_options *opt, mf
 
 mf_event_kind mf__answer_part(const mf_answer *p) {
     return p->state == REASONING ? MF_EVENT_REASONING : p->state == ANSWER ? MF_EVENT_TEXT : MF_EVENT_ARGUMENTS;
+}
+
+bool mf__answer_opens_block(const mf_answer *p) {
+    return p->state == BLOCK && p->opt.notation != MF__NOTATION_HARMONY && !p->block.size && !p->held.size &&
+           !is_bare(p);
+}
+
+void mf__answer_begin_here(mf_answer *p) {
+    mf__strbuf_clear(&p->space);
 }
 
 void mf_answer_free(mf_answer *p) {

@@ -7,6 +7,7 @@
 typedef struct mf__answer_setup {
     mf__notation notation;
     bool in_reasoning;   /* the prompt already opened <think> */
+    bool no_calls;       /* calls are text */
     const json_t *tools; /* the request's tools, for the types of untyped arguments; NULL: guess */
     mf_event_fn *fn;
     void *user;
@@ -16,5 +17,9 @@ mf_status mf__answer_create(const mf__answer_setup *setup, mf_answer **out, mf_e
 
 /* Where the answer stands: MF_EVENT_REASONING, MF_EVENT_TEXT or, in a call or a header, MF_EVENT_ARGUMENTS. */
 mf_event_kind mf__answer_part(const mf_answer *answer);
+/* A block of calls has been opened, and nothing has come behind its marker yet. */
+bool mf__answer_opens_block(const mf_answer *answer);
+/* What was pushed so far was no answer but its beginning in the prompt: white space at its end is not due. */
+void mf__answer_begin_here(mf_answer *answer);
 
 #endif

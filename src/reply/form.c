@@ -64,6 +64,20 @@ void mf_form_free(mf_form *form) {
 
 /* ---- constraints ------------------------------------------------------------------------------------------------ */
 
+mf_status mf__constraint_of(const mf_form *form, const mf__token_trie *trie, int32_t n_vocab, const int32_t *eos,
+                            int n_eos, mf_constraint **out, mf_error *err) {
+    mf_constraint *c = *out = calloc(1, sizeof *c);
+    if (!c) return mf__fail(err, MF_E_NOMEM, "no memory for a constraint");
+    mf_status st = mf__constraint_create(form->grammar, trie, n_vocab, eos, n_eos, &c->inner, err);
+    if (st == MF_OK) {
+        c->form = mf__form_keep(form);
+    } else {
+        free(c);
+        *out = NULL;
+    }
+    return st;
+}
+
 mf_status mf_constraint_create(const mf_form *form, const mf_text *text, int32_t n_vocab, const int32_t *eos, int n_eos,
                                mf_constraint **out, mf_error *err) {
     const mf__token_trie *trie;
@@ -72,16 +86,7 @@ mf_status mf_constraint_create(const mf_form *form, const mf_text *text, int32_t
     if (!form || !text || n_vocab <= 0 || n_eos < 0 || (n_eos && !eos))
         return mf__fail(err, MF_E_INVALID, "mf_constraint_create: an argument is NULL or negative");
     MF__TRY(mf__text_trie(text, &trie, err));
-    mf_constraint *c = calloc(1, sizeof *c);
-    if (!c) return mf__fail(err, MF_E_NOMEM, "no memory for a constraint");
-    mf_status st = mf__constraint_create(form->grammar, trie, n_vocab, eos, n_eos, &c->inner, err);
-    if (st == MF_OK) {
-        c->form = mf__form_keep(form);
-        *out = c;
-    } else {
-        free(c);
-    }
-    return st;
+    return mf__constraint_of(form, trie, n_vocab, eos, n_eos, out, err);
 }
 
 void mf_constraint_free(mf_constraint *c) {

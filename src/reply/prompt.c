@@ -14,6 +14,7 @@ typedef struct rendering {
     mf__strbuf fenced, plain; /* the same text with and without fences */
     size_t *fences;           /* where they were, as offsets in the plain text, rising */
     size_t n_fences, capacity;
+    size_t places[MF__MAX_PLACES]; /* offsets in the plain text; 0: nowhere */
 } rendering;
 
 /* Everything that one prompt is made from. */
@@ -62,15 +63,32 @@ static mf_status note_fence(rendering *r, mf_error *err) {
     return MF_OK;
 }
 
-static mf_status render(const making *m, const json_t *request, rendering *out, mf_error *err) {
-    MF__TRY(mf__chat_render(&m->text->chat, request, &out->fenced, err));
-    const char *at = out->fenced.data ? out->fenced.data : "", *end = at + out->fenced.size, *fence;
-    while ((fence = memmem(at, (size_t)(end - at), m->fence.fence, MF__FENCE_BYTES))) {
-        MF__TRY(mf__strbuf_append(&out->plain, at, (size_t)(fence - at), err));
-        MF__TRY(note_fence(out, err));
-        at = fence + MF__FENCE_BYTES;
+/* Takes fences and places out of the text that was rendered. */
+static mf_status sort_out(const mf__fence *f, const mf__strbuf *raw, rendering *out, mf_error *err) {
+    const char *at = raw->data ? raw->data : "", *end = at + raw->size, *found = at;
+    while ((found = memmem(found, (size_t)(end - found), "\xEF\xB7", 2))) {
+        int is = end - found >= MF__FENCE_BYTES ? mf__fence_is(f, found) : -2;
+        if (is == -2) {
+            found += 2;
+            continue;
+        }
+        size_t n = (size_t)(found - at);
+        MF__TRY(mf__strbuf_append(&out->plain, at, n, err));
+        MF__TRY(mf__strbuf_append(&out->fenced, at, n + (is < 0 ? MF__FENCE_BYTES : 0), err));
+        if (is < 0) MF__TRY(note_fence(out, err));
+        if (is >= 0 && !out->places[is]) out->places[is] = out->plain.size;
+        at = found += MF__FENCE_BYTES;
     }
-    return mf__strbuf_append(&out->plain, at, (size_t)(end - at), err);
+    MF__TRY(mf__strbuf_append(&out->plain, at, (size_t)(end - at), err));
+    return mf__strbuf_append(&out->fenced, at, (size_t)(end - at), err);
+}
+
+static mf_status render(const making *m, const json_t *request, rendering *out, mf_error *err) {
+    mf__strbuf raw = {0};
+    mf_status st = mf__chat_render(&m->text->chat, request, &raw, err);
+    if (st == MF_OK) st = sort_out(&m->fence, &raw, out, err);
+    mf__strbuf_free(&raw);
+    return st;
 }
 
 /* ---- ids -------------------------------------------------------------------------------------------------------- */
@@ -156,6 +174,16 @@ static int64_t tokens_of(const making *m, size_t offset) {
     return 0;
 }
 
+/* The tokens that lie before an offset as a whole. */
+static int64_t tokens_before(const making *m, size_t offset) {
+    size_t at = 0, i = 0;
+    for (; i < m->p->n_ids; i++) {
+        at += size_of(m->tok, m->p->ids[i]);
+        if (at > offset) break;
+    }
+    return (int64_t)i;
+}
+
 /* Keeps marks in rising order. */
 static void add_mark(mf__prompt *p, int64_t at) {
     size_t i = p->n_marks;
@@ -188,15 +216,14 @@ static int64_t place_after(const making *m, size_t n) {
     return at;
 }
 
-static void make_marks(making *m, const mf__prompt_request *r) {
+static void make_marks(making *m, int n_marks) {
     const json_t *messages = json_object_get(m->request, "messages");
     size_t n = json_array_size(messages), first = n > MARKED_TURNS ? n - MARKED_TURNS + 1 : 1;
     const char *role = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
     if (first > 1 && role && !strcmp(role, "system")) add_mark(m->p, place_after(m, 1));
     for (size_t i = first; i <= n; i++) add_mark(m->p, place_after(m, i));
-    for (int i = 0; i < r->n_marks; i++) {
-        int32_t message = r->marks[i].message;
-        if (message >= 0 && (size_t)message < n) m->p->asked[i] = place_after(m, (size_t)message + 1);
+    for (int i = 0; i < n_marks; i++) {
+        if (m->whole.places[i]) m->p->asked[i] = tokens_before(m, m->whole.places[i]);
         add_mark(m->p, m->p->asked[i]);
     }
     add_mark(m->p, (int64_t)m->p->n_ids);
@@ -204,15 +231,17 @@ static void make_marks(making *m, const mf__prompt_request *r) {
 
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
 
+static bool ends_behind_reasoning(const mf__strbuf *text) {
+    static const char close[] = "</think>";
+    size_t n = text->size, k = sizeof close - 1;
+    while (n && strchr(" \n\t\r", text->data[n - 1])) n--;
+    return n >= k && !memcmp(text->data + n - k, close, k);
+}
+
 static mf_status make_text(making *m, const json_t *request) {
     const mf__fencer *fencer;
-    if (!m->text->chat.jinja)
-        return mf__fail(m->err, MF_E_NOT_FOUND,
-                        "the model has no chat template: neither chat_template.jinja nor chat_template in "
-                        "tokenizer_config.json");
     MF__TRY(mf__text_fencer(m->text, &fencer, m->err));
-    MF__TRY(mf__fence_choose(request, &m->fence, m->err));
-    MF__TRY(mf__fence_value(fencer, &m->fence, request, &m->request, m->err));
+    MF__TRY(mf__fence_value(fencer, &m->fence, m->text->chat.splits_reasoning, request, &m->request, m->err));
     MF__TRY(render(m, m->request, &m->whole, m->err));
     if (!m->whole.plain.size) return mf__fail(m->err, MF_E_INVALID, "the chat template gives an empty prompt");
     return MF_OK;
@@ -223,14 +252,16 @@ static void free_making(making *m) {
     json_decref(m->request);
 }
 
-mf_status mf__prompt_make(const mf_text *text, const mf__prompt_request *r, mf__prompt *out, mf_error *err) {
-    making m = {.text = text, .tok = text->tok, .p = out, .err = err};
+mf_status mf__prompt_make(const mf_text *text, const mf__request *request, int n_marks, const int32_t *known,
+                          size_t n_known, mf__prompt *out, mf_error *err) {
+    making m = {.text = text, .tok = text->tok, .fence = request->fence, .p = out, .err = err};
     *out = (mf__prompt){0};
-    mf_status st = make_text(&m, r->request);
-    if (st == MF_OK) st = make_ids(&m, r->known, r->known ? r->n_known : 0);
+    mf_status st = make_text(&m, request->root);
+    if (st == MF_OK) st = make_ids(&m, known, known ? n_known : 0);
     if (st == MF_OK) {
-        make_marks(&m, r);
+        make_marks(&m, n_marks);
         out->in_reasoning = mf__text_opens_reasoning(m.whole.plain.data, m.whole.plain.size);
+        out->closed_reasoning = ends_behind_reasoning(&m.whole.plain);
     } else {
         mf__prompt_free(out);
     }
@@ -251,7 +282,11 @@ mf_status mf_text_chat(const mf_text *t, const char *request, size_t size, int32
     if (size > MF__MAX_BYTES) return mf__fail(err, MF_E_INVALID, "mf_text_chat: a request of %zu bytes", size);
     MF__TRY(mf__chat_parse(request, size, &root, err));
     making m = {.text = t, .tok = t->tok, .p = &p, .err = err};
-    mf_status st = make_text(&m, root);
+    mf_status st = t->chat.jinja ? mf__fence_choose(root, 0, &m.fence, err)
+                                 : mf__fail(err, MF_E_NOT_FOUND,
+                                            "the model has no chat template: neither chat_template.jinja nor "
+                                            "chat_template in tokenizer_config.json");
+    if (st == MF_OK) st = make_text(&m, root);
     if (st == MF_OK) st = encode_rest(&m, 0);
     if (st == MF_OK) {
         *n = p.n_ids;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reply/tool_form.h"
+
 void mf_reply_options_init(mf_reply_options *opt) {
     if (!opt) return;
     *opt = (mf_reply_options){.max_tokens = -1, .n_logprobs = -1};
@@ -54,77 +56,88 @@ static mf_status copy_options(mf_reply *r, const mf_model_info *info, const mf_r
     memcpy(r->eos, info->eos, sizeof r->eos);
     for (; r->n_stops < o->n_stops; r->n_stops++)
         if (!(r->stops[r->n_stops] = strdup(o->stops[r->n_stops]))) return no_memory(err);
-    MF__TRY(mf_sampler_create(&o->sampling, info->n_vocab, &r->sampler, err));
-    if (!o->form) return MF_OK;
-    return mf_constraint_create(o->form, r->text, info->n_vocab, r->eos, r->n_eos, &r->constraint, err);
+    r->end_id = r->think_id = -1;
+    return mf_sampler_create(&o->sampling, info->n_vocab, &r->sampler, err);
+}
+
+/* ---- what may be said -------------------------------------------------------------------------------------------- */
+
+static mf_status make_mask(mf_reply *r, mf_error *err) {
+    r->mask = malloc(((size_t)r->n_vocab / 32 + 1) * sizeof *r->mask);
+    return r->mask ? MF_OK : no_memory(err);
+}
+
+static mf_status constrain_calls(mf_reply *r, const mf__tool_form *f, mf_constraint **out, mf_error *err) {
+    const char *markers[MF__MAX_CALL_MARKERS];
+    const mf__token_trie *trie;
+    mf__grammar *grammar;
+    mf_form *form;
+    MF__TRY(mf__text_marker_trie(r->text, markers, mf__tool_form_markers(f->style, markers), &trie, err));
+    MF__TRY(mf__tool_form_compile(f, &grammar, err));
+    MF__TRY(mf__form_of_grammar(grammar, &form, err));
+    mf_status st = mf__constraint_of(form, trie, r->n_vocab, r->eos, r->n_eos, out, err);
+    mf_form_free(form);
+    return st;
+}
+
+/* No call can be made where the marker that begins one cannot be said; where that is ordinary text, it is text. */
+static void ban_calls(mf_reply *r) {
+    int32_t id = mf__tokenizer_id(r->text->tok, mf__tool_form_opening(r->style));
+    if (id >= 0 && id < r->n_vocab) r->banned[r->n_banned++] = id;
+}
+
+static mf_status constrain(mf_reply *r, const mf_reply_options *o, const json_t *tools, mf_error *err) {
+    mf__tool_form f = {.style = r->style,
+                       .tools = tools,
+                       .only = o->tool_choice == MF_TOOLS_NAMED ? o->tool_name : NULL,
+                       .one_call = o->one_call || o->tool_choice == MF_TOOLS_NAMED};
+    MF__TRY(make_mask(r, err));
+    r->calls_only = o->tool_choice == MF_TOOLS_REQUIRED || o->tool_choice == MF_TOOLS_NAMED;
+    if (r->calls_only) return constrain_calls(r, &f, &r->constraint, err);
+    if (o->tool_choice == MF_TOOLS_NONE) ban_calls(r);
+    if (o->form) return mf_constraint_create(o->form, r->text, r->n_vocab, r->eos, r->n_eos, &r->constraint, err);
+    f.inside = true;
+    if (!tools || o->tool_choice == MF_TOOLS_NONE || r->notation == MF__NOTATION_HARMONY) return MF_OK;
+    return constrain_calls(r, &f, &r->in_calls, err);
 }
 
 /* ---- the prompt -------------------------------------------------------------------------------------------------- */
 
-/* The names that templates give the switch for thinking. */
-static int set_reasoning(json_t *extra, const mf_reply_options *o) {
-    int bad = 0;
-    if (o->reasoning != MF_SWITCH_AUTO) {
-        bool on = o->reasoning == MF_SWITCH_ON;
-        bad |= json_object_set_new(extra, "enable_thinking", json_boolean(on));
-        bad |= json_object_set_new(extra, "thinking", json_boolean(on));
-        if (!on) bad |= json_object_set_new(extra, "reasoning_effort", json_string("low"));
-    }
-    if (o->effort) bad |= json_object_set_new(extra, "reasoning_effort", json_string(o->effort));
-    return bad;
-}
-
-static mf_status prepare_request(const mf_reply_options *o, json_t *request, mf_error *err) {
-    if (!json_is_object(request)) return mf__fail(err, MF_E_FORMAT, "a request is a JSON object");
-    json_t *given = json_object_get(request, "extra");
-    if (given && !json_is_object(given) && !json_is_null(given))
-        return mf__fail(err, MF_E_FORMAT, "\"extra\" is %s, expected an object", mf__json_type_name(given));
-    json_t *extra = json_is_object(given) ? json_incref(given) : json_object();
-    int bad = !extra || set_reasoning(extra, o) || json_object_set(request, "extra", extra) ||
-              json_object_set_new(request, "add_generation_prompt", json_true());
-    json_decref(extra);
-    return bad ? no_memory(err) : MF_OK;
-}
-
-static mf_status make_answer(mf_reply *r, const json_t *request, mf_error *err) {
-    mf__answer_setup setup = {.notation = r->text->chat.notation,
+static mf_status make_answer(mf_reply *r, const mf__request *q, mf_error *err) {
+    mf__answer_setup setup = {.notation = q->notation,
                               .in_reasoning = r->prompt.in_reasoning,
-                              .tools = json_object_get(request, "tools"),
+                              .no_calls = r->opt.tool_choice == MF_TOOLS_NONE,
+                              .tools = q->tools,
                               .fn = mf__reply_on_event,
                               .user = r};
-    MF__TRY(mf__answer_create(&setup, &r->answer, err));
-    if (!r->prompt.in_reasoning) return MF_OK;
-    return mf__tokenizer_encode(r->text->tok, MF__END_THINK, sizeof MF__END_THINK - 1, true, &r->end_think,
-                                &r->n_end_think, err);
+    return mf__answer_create(&setup, &r->answer, err);
 }
 
-/* Channels are outside of what a form describes: such an answer begins in the final one. */
-static mf_status open_final(mf_reply *r, mf_error *err) {
-    static const char opening[] = "<|channel|>final<|message|>";
-    int32_t *ids;
-    size_t n;
-    if (r->text->chat.notation != MF__NOTATION_HARMONY || !r->constraint) return MF_OK;
-    MF__TRY(mf__tokenizer_encode(r->text->tok, opening, sizeof opening - 1, true, &ids, &n, err));
-    mf_status st = mf__prompt_append(&r->prompt, ids, n, err);
-    free(ids);
-    return st == MF_OK ? mf_answer_push(r->answer, opening, sizeof opening - 1, err) : st;
+static mf_status from_prepared(mf_reply *r, const mf_reply_options *o, const mf__request *q, mf_error *err) {
+    r->notation = q->notation;
+    r->style = q->style;
+    MF__TRY(constrain(r, o, q->tools, err));
+    MF__TRY(mf__prompt_make(r->text, q, o->n_marks, o->known, o->n_known, &r->prompt, err));
+    MF__TRY(make_answer(r, q, err));
+    return mf__reply_open(r, q, err);
 }
 
 static mf_status from_request(mf_reply *r, const mf_reply_options *o, mf_error *err) {
-    json_t *request;
-    MF__TRY(mf__chat_parse(o->request, o->request_size, &request, err));
-    mf__prompt_request q = {
-        .request = request, .marks = o->marks, .n_marks = o->n_marks, .known = o->known, .n_known = o->n_known};
-    mf_status st = prepare_request(o, request, err);
-    if (st == MF_OK) st = mf__prompt_make(r->text, &q, &r->prompt, err);
-    if (st == MF_OK) st = make_answer(r, request, err);
-    if (st == MF_OK) st = open_final(r, err);
-    json_decref(request);
+    json_t *root;
+    mf__request q;
+    MF__TRY(mf__chat_parse(o->request, o->request_size, &root, err));
+    MF__TRY(mf__request_prepare(r->text, o, root, &q, err));
+    mf_status st = from_prepared(r, o, &q, err);
+    mf__request_free(&q);
     return st;
 }
 
 static mf_status from_text(mf_reply *r, const mf_reply_options *o, mf_error *err) {
     mf__prompt *p = &r->prompt;
+    if (o->tool_choice == MF_TOOLS_REQUIRED || o->tool_choice == MF_TOOLS_NAMED || o->continue_last)
+        return mf__fail(err, MF_E_INVALID, "tool calls and messages to continue are for chat requests");
+    if (o->form) MF__TRY(mf_constraint_create(o->form, r->text, r->n_vocab, r->eos, r->n_eos, &r->constraint, err));
+    r->bound = r->constraint != NULL;
     if (o->text)
         MF__TRY(mf__tokenizer_encode(r->text->tok, o->text, o->text_size, o->text_special, &p->ids, &p->n_ids, err));
     else
@@ -146,7 +159,6 @@ static mf_status create(mf_reply *r, const mf_model_info *info, const mf_reply_o
     if (o->n_ctx && (int64_t)r->prompt.n_ids > o->n_ctx)
         return mf__fail(err, MF_E_CONTEXT_FULL, "the %zu tokens of the prompt do not fit in a context of %lld",
                         r->prompt.n_ids, (long long)o->n_ctx);
-    r->bound = r->constraint && !r->prompt.in_reasoning;
     r->n_given = r->result.n_prompt = (int64_t)r->prompt.n_ids;
     r->result.stop = -1;
     return MF_OK;
@@ -178,7 +190,10 @@ void mf_reply_free(mf_reply *r) {
     mf_constraint_free(r->constraint);
     mf__strbuf_free(&r->decoded);
     mf__strbuf_free(&r->held);
-    free(r->end_think);
+    mf__strbuf_free(&r->end_text);
+    mf_constraint_free(r->in_calls);
+    free(r->mask);
+    free(r->end_ids);
     free(r);
 }
 

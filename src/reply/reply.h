@@ -1,4 +1,5 @@
-/* The inside of a reply. reply.c makes it from a request, step.c takes it from token to token. */
+/* The inside of a reply. reply.c makes it from a request, opening.c writes what stands between the prompt and the
+ * answer, step.c goes from token to token. */
 #ifndef MF_REPLY_REPLY_H
 #define MF_REPLY_REPLY_H
 
@@ -10,27 +11,41 @@
 
 struct mf_reply {
     const mf_text *text;
-    mf_reply_options opt; /* pointers of the caller's are NULL here, but for fn's user */
+    mf_reply_options opt; /* numbers, fn and user; the caller's pointers are not followed any more */
     int32_t n_vocab;
     int32_t eos[MF_MAX_EOS];
     int n_eos;
     mf__prompt prompt;
+    mf__notation notation;
+    mf__call_style style;
     mf_sampler *sampler;
     mf__detok detok;
-    mf_answer *answer;         /* NULL: all is text */
-    mf_constraint *constraint; /* NULL: free */
-    bool bound;                /* the constraint holds: reasoning is over */
+    mf_answer *answer; /* NULL: all is text */
     char *stops[MF_REPLY_MAX_STOPS];
     int n_stops;
 
-    mf__strbuf decoded; /* text of the latest tokens, not taken apart yet */
-    mf__strbuf held;    /* text of the answer that may be the beginning of a stop text */
-    bool stopped;       /* a stop text has come */
-    int32_t *next;      /* to be evaluated next: the token chosen, or what is forced */
-    int32_t *end_think; /* the end of reasoning, should it have to be forced */
-    size_t n_end_think;
-    int32_t chosen; /* room for `next` to point at */
+    /* what may be said */
+    mf_constraint *constraint; /* of the whole answer behind the reasoning; NULL: none */
+    bool bound;                /* it holds: reasoning is over */
+    bool calls_only;           /* it is of tool calls */
+    mf_constraint *in_calls;   /* of a block of calls that the model may open; NULL: none */
+    bool calls_bound;          /* it holds: such a block is open */
+    uint32_t *mask;            /* [n_vocab / 32 + 1]; NULL: not needed */
+    int32_t think_id;          /* may come instead of the first token of the constraint; -1: none */
+    int32_t banned[8];         /* tokens that may not come while no constraint holds */
+    int n_banned;
+
+    mf__strbuf decoded;  /* text of the latest tokens, not taken apart yet */
+    mf__strbuf held;     /* text of the answer that may be the beginning of a stop text */
+    bool muted;          /* what comes was in the prompt */
+    bool stopped;        /* a stop text has come */
+    const int32_t *next; /* to be evaluated next: the token chosen, or what is forced */
     size_t n_next;
+    int32_t chosen;      /* room for `next` to point at */
+    mf__strbuf end_text; /* ends the reasoning where it has to be ended: the text and its tokens */
+    int32_t *end_ids;
+    size_t n_end_ids;
+    int32_t end_id;  /* the model's own token for that, where another text must follow; -1 */
     int64_t n_given; /* tokens of prompt and answer given out to be evaluated */
     mf_logprob top[MF_REPLY_MAX_LOGPROBS];
     mf_reply_result result;
@@ -40,7 +55,8 @@ struct mf_reply {
 /* What the answer's events go through: stop texts are looked for. */
 mf_status mf__reply_on_event(void *reply, const mf_event *event);
 
-/* Text that ends the reasoning of a model that does not end it itself. */
-#define MF__END_THINK "\n</think>\n\n"
+/* Writes what stands between the template's prompt and the answer into both: the beginning of a channel, the message
+ * that is continued. And prepares the end of reasoning. */
+mf_status mf__reply_open(mf_reply *r, const mf__request *request, mf_error *err);
 
 #endif

@@ -8,7 +8,7 @@
 /* ---- stop texts -------------------------------------------------------------------------------------------------- */
 
 static mf_status send(mf_reply *r, const mf_event *e) {
-    return r->opt.fn ? r->opt.fn(r->opt.user, e) : MF_OK;
+    return r->opt.fn && !r->muted ? r->opt.fn(r->opt.user, e) : MF_OK;
 }
 
 /* Gives out the first n bytes of the text that was held back. */
@@ -52,7 +52,7 @@ static mf_status watch_stops(mf_reply *r) {
 
 mf_status mf__reply_on_event(void *reply, const mf_event *e) {
     mf_reply *r = reply;
-    if (r->stopped) return MF_OK;
+    if (r->stopped || r->muted) return MF_OK;
     if (e->kind == MF_EVENT_TEXT) {
         if (!r->n_stops) return send(r, e);
         MF__TRY(mf__strbuf_append(&r->held, e->text, e->n_text, r->err));
@@ -61,6 +61,23 @@ mf_status mf__reply_on_event(void *reply, const mf_event *e) {
     MF__TRY(give(r, r->held.size));
     if (e->kind == MF_EVENT_CALL_END) r->result.n_calls++;
     return send(r, e);
+}
+
+/* Which constraint holds for what comes next. */
+static void follow(mf_reply *r) {
+    mf_event_kind part = r->answer ? mf__answer_part(r->answer) : MF_EVENT_TEXT;
+    if (r->constraint && !r->bound && part == MF_EVENT_TEXT) r->bound = true;
+    if (!r->in_calls) return;
+    if (r->calls_bound && (part != MF_EVENT_ARGUMENTS || mf_constraint_ended(r->in_calls))) {
+        r->calls_bound = false;
+    } else if (!r->calls_bound && mf__answer_opens_block(r->answer)) {
+        mf_constraint_reset(r->in_calls);
+        r->calls_bound = true;
+    }
+}
+
+static mf_constraint *holds(const mf_reply *r) {
+    return r->bound ? r->constraint : r->calls_bound ? r->in_calls : NULL;
 }
 
 /* Passes on the text that is decided. */
@@ -72,7 +89,7 @@ static mf_status pass_on(mf_reply *r) {
         st = mf__reply_on_event(r,
                                 &(mf_event){.kind = MF_EVENT_TEXT, .text = r->decoded.data, .n_text = r->decoded.size});
     mf__strbuf_clear(&r->decoded);
-    if (r->constraint && !r->bound && mf__answer_part(r->answer) == MF_EVENT_TEXT) r->bound = true;
+    if (st == MF_OK) follow(r);
     return st;
 }
 
@@ -100,31 +117,51 @@ static mf_status tell_token(mf_reply *r, int32_t id, const float *logits) {
     return send(r, &e);
 }
 
+/* The tokens that may come: those of the constraint, perhaps the beginning of reasoning; all but the banned ones. */
+static mf_status make_mask(mf_reply *r, const uint32_t **mask) {
+    size_t words = (size_t)r->n_vocab / 32 + 1;
+    mf_constraint *c = holds(r);
+    *mask = NULL;
+    if (c) MF__TRY(mf_constraint_mask(c, mask, r->err));
+    if (c ? r->think_id < 0 : !r->n_banned) return MF_OK;
+    if (c)
+        memcpy(r->mask, *mask, words * sizeof *r->mask);
+    else
+        memset(r->mask, 0xff, words * sizeof *r->mask);
+    if (c) r->mask[r->think_id / 32] |= 1u << r->think_id % 32;
+    for (int i = 0; i < r->n_banned && !c; i++) r->mask[r->banned[i] / 32] &= ~(1u << r->banned[i] % 32);
+    *mask = r->mask;
+    return MF_OK;
+}
+
 static mf_status choose(mf_reply *r, const float *logits, int32_t *id) {
-    const uint32_t *mask = NULL;
-    if (r->bound) MF__TRY(mf_constraint_mask(r->constraint, &mask, r->err));
+    const uint32_t *mask;
+    MF__TRY(make_mask(r, &mask));
     *id = mf_sampler_next_masked(r->sampler, logits, mask);
     if (*id < 0)
         return mf__fail(r->err, MF_E_INTERNAL, "no token can be chosen: none is allowed that has a probability");
-    return r->bound ? mf_constraint_accept(r->constraint, *id, r->err) : MF_OK;
+    if (r->bound && *id == r->think_id) r->bound = false; /* the form begins behind the reasoning */
+    r->think_id = -1;
+    mf_constraint *c = holds(r);
+    return c ? mf_constraint_accept(c, *id, r->err) : MF_OK;
 }
 
 /* A model that ends, or has used up its tokens, while it reasons owes an answer: the reasoning is ended in its place.
  */
 static mf_status end_reasoning(mf_reply *r, bool evaluate) {
     MF__TRY(mf__detok_flush(&r->detok, &r->decoded, r->err));
-    MF__TRY(mf__strbuf_append(&r->decoded, MF__END_THINK, sizeof MF__END_THINK - 1, r->err));
+    MF__TRY(mf__strbuf_append(&r->decoded, r->end_text.data, r->end_text.size, r->err));
     MF__TRY(pass_on(r));
     r->bound = r->constraint != NULL;
     if (!evaluate) return MF_OK;
-    r->next = r->end_think;
-    r->n_next = r->n_end_think;
+    r->next = r->end_ids;
+    r->n_next = r->n_end_ids;
     return MF_OK;
 }
 
 static bool must_end_reasoning(const mf_reply *r, int32_t id) {
-    if (!r->answer || !r->n_end_think || part_of(r) != MF_EVENT_REASONING) return false;
-    if (is_end(r, id)) return r->constraint && !r->bound;
+    if (!r->answer || part_of(r) != MF_EVENT_REASONING) return false;
+    if (is_end(r, id) || id == r->end_id) return r->constraint && !r->bound;
     return r->opt.max_reasoning > 0 && r->result.n_reasoning >= r->opt.max_reasoning;
 }
 
@@ -167,18 +204,25 @@ static mf_status step(mf_reply *r, const float *logits) {
 /* What is still held back. An answer that must be of a form, and was cut off, is completed in the shortest way. */
 static mf_status complete(mf_reply *r) {
     bool owed = r->result.end != MF_END_CANCELLED && !r->stopped;
-    MF__TRY(mf__detok_flush(&r->detok, &r->decoded, r->err));
+    mf__strbuf rest = {0};
+    mf_status st = MF_OK;
     if (r->constraint && !r->bound && owed) MF__TRY(end_reasoning(r, false));
-    if (r->bound && owed && !mf_constraint_complete(r->constraint))
-        MF__TRY(mf__constraint_shortest(r->constraint->inner, &r->decoded, r->err));
-    MF__TRY(pass_on(r));
-    if (r->answer) MF__TRY(mf_answer_finish(r->answer, r->err));
-    return r->stopped ? MF_OK : give(r, r->held.size);
+    mf_constraint *c = holds(r);
+    if (c && owed && !mf_constraint_complete(c)) {
+        st = mf__constraint_shortest(c->inner, &rest, r->err); /* may begin in the middle of a character */
+        if (st == MF_OK) st = mf__detok_bytes(&r->detok, rest.data, rest.size, &r->decoded, r->err);
+    }
+    mf__strbuf_free(&rest);
+    if (st == MF_OK) st = mf__detok_flush(&r->detok, &r->decoded, r->err);
+    if (st == MF_OK) st = pass_on(r);
+    if (st == MF_OK && r->answer) st = mf_answer_finish(r->answer, r->err);
+    return st != MF_OK || r->stopped ? st : give(r, r->held.size);
 }
 
 static mf_status end(mf_reply *r) {
     mf_status st = complete(r);
-    if (st == MF_OK && r->result.end == MF_END_STOP && r->result.n_calls) r->result.end = MF_END_TOOL_CALLS;
+    bool by_itself = r->result.end == MF_END_STOP || r->result.end == MF_END_COMPLETE;
+    if (st == MF_OK && by_itself && r->result.n_calls) r->result.end = MF_END_TOOL_CALLS;
     return st;
 }
 

@@ -28,9 +28,27 @@ mf__notation mf__notation_detect(const char *source) {
     return MF__NOTATION_PLAIN;
 }
 
+mf__call_style mf__call_style_detect(const char *source) {
+    switch (mf__notation_detect(source)) {
+    case MF__NOTATION_TAGS:
+        if (strstr(source, "<function=")) return MF__CALL_FUNCTION;
+        if (!strstr(source, "<arg_key>")) return MF__CALL_JSON;
+        return strstr(source, "</arg_key><arg_value>") ? MF__CALL_GLM_DENSE : MF__CALL_GLM;
+    case MF__NOTATION_DEEPSEEK: return strstr(source, "```json") ? MF__CALL_DEEPSEEK_FENCED : MF__CALL_DEEPSEEK;
+    case MF__NOTATION_DSML: return strstr(source, "function_calls") ? MF__CALL_DSML : MF__CALL_DSML_4;
+    case MF__NOTATION_KIMI: return MF__CALL_KIMI;
+    case MF__NOTATION_MINIMAX: return MF__CALL_MINIMAX;
+    case MF__NOTATION_HARMONY: return MF__CALL_HARMONY;
+    default: return MF__CALL_JSON;
+    }
+}
+
 static mf_status set_template(mf__chat *f, const char *name, const char *source, size_t size, mf_error *err) {
     if (strlen(source) != size) return mf__fail(err, MF_E_FORMAT, "%s: a zero byte in the template", name);
     f->notation = mf__notation_detect(source);
+    f->style = mf__call_style_detect(source);
+    f->has_developer = strstr(source, "developer") != NULL;
+    f->splits_reasoning = strstr(source, "'</think>'") || strstr(source, "\"</think>\"");
     f->has_tools = strstr(source, "tools") != NULL;
     f->has_reasoning = strstr(source, "thinking") || strstr(source, "reasoning_effort");
     return mf__jinja_parse(name, source, size, &f->jinja, err);

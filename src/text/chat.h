@@ -20,14 +20,33 @@ typedef enum mf__notation {
     MF__NOTATIONS
 } mf__notation;
 
+/* How exactly it writes calls. */
+typedef enum mf__call_style {
+    MF__CALL_JSON,      /* {"name": N, "arguments": {...}} in <tool_call> */
+    MF__CALL_FUNCTION,  /* <function=N> in <tool_call> */
+    MF__CALL_GLM,       /* <arg_key> in <tool_call>, on lines of their own */
+    MF__CALL_GLM_DENSE, /* ... without line ends: GLM-4.7 */
+    MF__CALL_MINIMAX,
+    MF__CALL_DSML,   /* function_calls: DeepSeek-V3.2 */
+    MF__CALL_DSML_4, /* tool_calls: V4 */
+    MF__CALL_DEEPSEEK,
+    MF__CALL_DEEPSEEK_FENCED, /* ```json: V3, R1 */
+    MF__CALL_KIMI,
+    MF__CALL_HARMONY,
+    MF__CALL_STYLES
+} mf__call_style;
+
 /* The notation that a chat template's own markers speak of. */
 mf__notation mf__notation_detect(const char *template_source);
+mf__call_style mf__call_style_detect(const char *template_source);
 
 typedef struct mf__chat {
     mf__jinja *jinja;  /* NULL: the model has no chat format */
     json_t *variables; /* bos_token, eos_token, ... of tokenizer_config.json */
     mf__notation notation;
-    bool has_tools, has_reasoning; /* the template knows tools; a switch for reasoning */
+    mf__call_style style;
+    bool has_tools, has_reasoning, has_developer; /* the template knows tools; a switch for reasoning; that role */
+    bool splits_reasoning;                        /* it looks for </think> in what the assistant said */
 } mf__chat;
 
 /* path: a template (.jinja), or a model directory with chat_template.jinja or a chat_template in tokenizer_config.json.

@@ -44,6 +44,10 @@ void mf__detok_init(mf__detok *d, const mf__tokenizer *tok) {
 mf_status mf__detok_push(mf__detok *d, int32_t id, mf__strbuf *out, mf_error *err) {
     size_t n;
     const char *bytes = mf__tokenizer_bytes(d->tok, id, &n);
+    return mf__detok_bytes(d, bytes, n, out, err);
+}
+
+mf_status mf__detok_bytes(mf__detok *d, const char *bytes, size_t n, mf__strbuf *out, mf_error *err) {
     for (size_t i = 0; i < n; i++) MF__TRY(push_byte(d, (uint8_t)bytes[i], out, err));
     return MF_OK;
 }

@@ -44,15 +44,26 @@ static void write_noncharacter(int i, char out[MF__FENCE_BYTES + 1]) {
     out[2] = (char)(0x90 + i);
 }
 
-mf_status mf__fence_choose(const json_t *value, mf__fence *out, mf_error *err) {
+mf_status mf__fence_choose(const json_t *value, int n_places, mf__fence *out, mf_error *err) {
     uint32_t found = all_found(value, 0);
-    int n = 0;
-    for (int i = 0; i < N_NONCHARACTERS && n < 2; i++)
-        if (!(found >> i & 1)) write_noncharacter(i, n++ ? out->place : out->fence);
-    if (n < 2)
+    int n = -1; /* the fence, then the places */
+    *out = (mf__fence){.n_places = n_places};
+    for (int i = 0; i < N_NONCHARACTERS && n < n_places; i++) {
+        if (found >> i & 1) continue;
+        write_noncharacter(i, n < 0 ? out->fence : out->places[n]);
+        n++;
+    }
+    if (n < n_places)
         return mf__fail(err, MF_E_INVALID,
-                        "the request has every code point from U+FDD0 to U+FDEF in it; these are no characters");
+                        "the request has too many of the code points U+FDD0 to U+FDEF in it, which are no characters");
     return MF_OK;
+}
+
+int mf__fence_is(const mf__fence *f, const char *s) {
+    if (!memcmp(s, f->fence, MF__FENCE_BYTES)) return -1;
+    for (int i = 0; i < f->n_places; i++)
+        if (!memcmp(s, f->places[i], MF__FENCE_BYTES)) return i;
+    return -2;
 }
 
 /* ---- where fences go --------------------------------------------------------------------------------------------- */
@@ -183,6 +194,7 @@ static size_t char_length(const char *s) {
 typedef struct fencing {
     const mf__fencer *fencer;
     const mf__fence *f;
+    bool reasoning;
     mf__strbuf out, normal;
     mf_error *err;
 } fencing;
@@ -214,6 +226,7 @@ static mf_status fence_string(fencing *c, const char *s, size_t n, bool is_key) 
         done = to;
     }
     MF__TRY(mf__strbuf_append(&c->out, s + done, n - done, c->err));
+    while (n >= MF__FENCE_BYTES && mf__fence_is(c->f, s + n - MF__FENCE_BYTES) >= 0) n -= MF__FENCE_BYTES;
     return begins_at_end(f, s, n) ? put_fence(c) : MF_OK;
 }
 
@@ -221,15 +234,15 @@ static mf_status fence_string(fencing *c, const char *s, size_t n, bool is_key) 
 
 static mf_status fence_any(fencing *c, const json_t *value, int depth, json_t **out);
 
-/* Reasoning in front of an assistant's words: "<think>...</think>", the opening marker perhaps in the prompt already.
- * The markers stay, all else is fenced. */
+/* Reasoning in front of an assistant's words, "<think>...</think>": the markers stay, all else is fenced. */
 static mf_status fence_reasoned(fencing *c, const json_t *value, json_t **out) {
     static const char open[] = "<think>", close[] = "</think>";
     const char *s = json_string_value(value), *end = s + json_string_length(value), *at = s;
     mf__strbuf all = {0};
     while (at < end && strchr(" \n\r\t", *at)) at++;
     at = (size_t)(end - at) >= sizeof open - 1 && !memcmp(at, open, sizeof open - 1) ? at + sizeof open - 1 : s;
-    const char *stop = memmem(at, (size_t)(end - at), close, sizeof close - 1);
+    const char *stop = at > s ? memmem(at, (size_t)(end - at), close, sizeof close - 1) : NULL;
+    if (!stop) at = s;
     const char *parts[] = {s, at, stop ? stop : at, stop ? stop + sizeof close - 1 : at, end};
     mf_status st = MF_OK;
     for (int i = 0; i < 4 && st == MF_OK; i++) { /* marker, text, marker, text */
@@ -255,7 +268,7 @@ static mf_status fence_member(fencing *c, json_t *to, const char *key, size_t n_
 
 static mf_status fence_object(fencing *c, const json_t *value, int depth, json_t *to) {
     const char *role = json_string_value(json_object_get(value, "role")), *key;
-    bool assistant = role && !strcmp(role, "assistant");
+    bool assistant = c->reasoning && role && !strcmp(role, "assistant");
     json_t *v, *member;
     size_t n_key;
     json_object_keylen_foreach((json_t *)value, key, n_key, v) {
@@ -300,9 +313,9 @@ static mf_status fence_any(fencing *c, const json_t *value, int depth, json_t **
     return st;
 }
 
-mf_status mf__fence_value(const mf__fencer *fencer, const mf__fence *f, const json_t *value, json_t **out,
-                          mf_error *err) {
-    fencing c = {.fencer = fencer, .f = f, .err = err};
+mf_status mf__fence_value(const mf__fencer *fencer, const mf__fence *f, bool reasoning, const json_t *value,
+                          json_t **out, mf_error *err) {
+    fencing c = {.fencer = fencer, .reasoning = reasoning, .f = f, .err = err};
     mf_status st = fence_any(&c, value, 0, out);
     mf__strbuf_free(&c.out);
     mf__strbuf_free(&c.normal);

@@ -27,6 +27,7 @@ mf_status mf_text_open(const char *dir, mf_text **out, mf_error *err) {
 void mf_text_close(mf_text *t) {
     if (!t) return;
     mf__token_trie_free(t->trie);
+    mf__token_trie_free(t->marker_trie);
     mf__fencer_free(t->fencer);
     mf__chat_close(&t->chat);
     pthread_mutex_destroy(&t->lock);
@@ -95,6 +96,26 @@ mf_status mf__text_trie(const mf_text *text, const mf__token_trie **out, mf_erro
     pthread_mutex_lock(&t->lock);
     mf_status st = t->trie ? MF_OK : mf__token_trie_create(t->tok, &t->trie, err);
     *out = t->trie;
+    pthread_mutex_unlock(&t->lock);
+    return st;
+}
+
+static mf_status create_marker_trie(mf_text *t, const char *const *markers, int n, mf_error *err) {
+    int32_t ids[64];
+    size_t n_ids = 0;
+    for (int i = 0; i < n && n_ids < MF__COUNT(ids); i++) {
+        int32_t id = mf__tokenizer_id(t->tok, markers[i]);
+        if (id >= 0) ids[n_ids++] = id;
+    }
+    return mf__token_trie_create_with(t->tok, ids, n_ids, &t->marker_trie, err);
+}
+
+mf_status mf__text_marker_trie(const mf_text *text, const char *const *markers, int n, const mf__token_trie **out,
+                               mf_error *err) {
+    mf_text *t = (mf_text *)text;
+    pthread_mutex_lock(&t->lock);
+    mf_status st = t->marker_trie ? MF_OK : create_marker_trie(t, markers, n, err);
+    *out = t->marker_trie;
     pthread_mutex_unlock(&t->lock);
     return st;
 }

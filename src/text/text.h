@@ -16,11 +16,16 @@ struct mf_text {
     mf__tokenizer *tok;
     mf__chat chat;
     pthread_mutex_t lock;
-    mf__token_trie *trie; /* these two are made when they are first needed; under lock */
+    /* made when they are first needed; under lock */
+    mf__token_trie *trie;
+    mf__token_trie *marker_trie; /* with all markers that calls are written with */
     mf__fencer *fencer;
 };
 
 mf_status mf__text_trie(const mf_text *text, const mf__token_trie **out, mf_error *err);
+/* The one with markers; those of the first call are it. */
+mf_status mf__text_marker_trie(const mf_text *text, const char *const *markers, int n, const mf__token_trie **out,
+                               mf_error *err);
 mf_status mf__text_fencer(const mf_text *text, const mf__fencer **out, mf_error *err);
 
 #endif

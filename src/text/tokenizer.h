@@ -44,6 +44,7 @@ typedef struct mf__detok {
 void mf__detok_init(mf__detok *d, const mf__tokenizer *tok);
 
 mf_status mf__detok_push(mf__detok *d, int32_t id, mf__strbuf *out, mf_error *err);
+mf_status mf__detok_bytes(mf__detok *d, const char *bytes, size_t n, mf__strbuf *out, mf_error *err);
 mf_status mf__detok_flush(mf__detok *d, mf__strbuf *out, mf_error *err);
 
 #endif

@@ -53,6 +53,9 @@ void mf__grammar_free(mf__grammar *g); /* NULL is fine */
 /* The tokens of a tokenizer by their bytes; added tokens are not among them. Immutable, shareable. */
 typedef struct mf__token_trie mf__token_trie;
 mf_status mf__token_trie_create(const mf__tokenizer *tok, mf__token_trie **out, mf_error *err);
+/* With these added tokens, too: markers that a form has in its texts. */
+mf_status mf__token_trie_create_with(const mf__tokenizer *tok, const int32_t *markers, size_t n, mf__token_trie **out,
+                                     mf_error *err);
 void mf__token_trie_free(mf__token_trie *trie);
 
 typedef struct mf__constraint mf__constraint;

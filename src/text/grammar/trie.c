@@ -27,9 +27,14 @@ static uint32_t common(const entry *a, const entry *b) {
     return n;
 }
 
-/* Tokens that stand for text: those of the vocabulary that are not added tokens. */
-static uint32_t collect(const mf__tokenizer *tok, bool *added, entry *out) {
+/* Tokens that stand for text: those of the vocabulary that are not added tokens; and the markers. */
+static uint32_t collect(const mf__tokenizer *tok, const int32_t *markers, size_t n_markers, bool *added, entry *out) {
     uint32_t n = 0;
+    for (size_t i = 0; i < n_markers; i++) {
+        size_t size;
+        const char *bytes = mf__tokenizer_bytes(tok, markers[i], &size);
+        if (size && size <= UINT16_MAX) out[n++] = (entry){bytes, (uint32_t)size, markers[i]};
+    }
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < tok->added[k].n; i++) added[tok->added[k].tokens[i].id] = true;
     for (int32_t id = 0; id < tok->n_vocab; id++) {
@@ -103,8 +108,8 @@ static mf_status fill_plain(mf__token_trie *t, const entry *e, uint32_t n, mf_er
     return MF_OK;
 }
 
-static mf_status build(mf__token_trie *t, entry *e, bool *added, uint32_t *path, mf_error *err) {
-    uint32_t n = collect(t->tok, added, e), n_marked = 0;
+static mf_status build(mf__token_trie *t, entry *e, uint32_t n, uint32_t *path, mf_error *err) {
+    uint32_t n_marked = 0;
     qsort(e, n, sizeof *e, compare);
     MF__TRY(build_tree(&t->all, e, n, path, err));
     MF__TRY(fill_plain(t, e, n, err));
@@ -116,15 +121,20 @@ static mf_status build(mf__token_trie *t, entry *e, bool *added, uint32_t *path,
 }
 
 mf_status mf__token_trie_create(const mf__tokenizer *tok, mf__token_trie **out, mf_error *err) {
+    return mf__token_trie_create_with(tok, NULL, 0, out, err);
+}
+
+mf_status mf__token_trie_create_with(const mf__tokenizer *tok, const int32_t *markers, size_t n, mf__token_trie **out,
+                                     mf_error *err) {
     *out = NULL;
     mf__token_trie *t = calloc(1, sizeof *t);
-    entry *e = malloc(((size_t)tok->n_vocab + 1) * sizeof *e);
+    entry *e = malloc(((size_t)tok->n_vocab + n + 1) * sizeof *e);
     uint32_t *path = malloc((UINT16_MAX + 1) * sizeof *path);
     bool *added = calloc((size_t)tok->n_vocab + 1, 1);
     mf_status status;
     if (t && e && path && added) {
         t->tok = tok;
-        status = build(t, e, added, path, err);
+        status = build(t, e, collect(tok, markers, n, added, e), path, err);
     } else {
         status = mf__fail(err, MF_E_NOMEM, "no memory for the tree of tokens");
     }

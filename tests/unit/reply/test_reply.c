@@ -1,0 +1,564 @@
+/* Replies, with a model made of paper: it says what a script says, or whatever a die says. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "make_text.h"
+
+static const char *golden, *stories;
+static mf_error err;
+
+#define CHATML                                                                                                         \
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"                         \
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+#define THINKING CHATML "{% if enable_thinking %}<think>\n{% endif %}{# tools <tool_call> </think> #}"
+
+#define WEATHER                                                                                                        \
+    "{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"parameters\": {\"type\": \"object\", "       \
+    "\"properties\": {\"city\": {\"type\": \"string\", \"maxLength\": 8}, \"days\": {\"type\": \"integer\", "          \
+    "\"minimum\": 1, "                                                                                                 \
+    "\"maximum\": 9}}, \"required\": [\"city\", \"days\"], \"additionalProperties\": false}}}"
+#define PING                                                                                                           \
+    "{\"type\": \"function\", \"function\": {\"name\": \"ping\", \"parameters\": {\"type\": \"object\", "              \
+    "\"properties\": {\"on\": {\"type\": \"boolean\"}}, \"additionalProperties\": false}}}"
+#define ASK "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}"
+#define ASK_TOOLS "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"tools\": [" WEATHER ", " PING "]}"
+
+/* ---- what came ----------------------------------------------------------------------------------------------------
+ */
+
+typedef struct heard {
+    mf__strbuf text, reasoning, arguments, all; /* all: events as in test_answer.c */
+    char name[64];
+    json_t *calls; /* [[name, arguments]] */
+    int n_tokens, kind;
+    float logprobs;
+} heard;
+
+static mf_status hear(void *user, const mf_event *e) {
+    heard *h = user;
+    switch (e->kind) {
+    case MF_EVENT_TEXT: return mf__strbuf_append(&h->text, e->text, e->n_text, NULL);
+    case MF_EVENT_REASONING: return mf__strbuf_append(&h->reasoning, e->text, e->n_text, NULL);
+    case MF_EVENT_CALL:
+        snprintf(h->name, sizeof h->name, "%s", e->name);
+        mf__strbuf_clear(&h->arguments);
+        return MF_OK;
+    case MF_EVENT_ARGUMENTS: return mf__strbuf_append(&h->arguments, e->text, e->n_text, NULL);
+    case MF_EVENT_CALL_END:
+        if (!h->calls) h->calls = json_array();
+        json_array_append_new(h->calls, json_pack("[s, s%]", h->name, h->arguments.data, h->arguments.size));
+        return MF_OK;
+    case MF_EVENT_TOKEN:
+        h->n_tokens++;
+        h->logprobs += e->logprob;
+        assert_true(e->n_text > 0 && e->n_top <= 3);
+        return MF_OK;
+    }
+    return MF_E_INTERNAL;
+}
+
+static void forget(heard *h) {
+    mf__strbuf_free(&h->text);
+    mf__strbuf_free(&h->reasoning);
+    mf__strbuf_free(&h->arguments);
+    json_decref(h->calls);
+    *h = (heard){0};
+}
+
+#define SAID(h) ((h).text.data ? (h).text.data : "")
+#define THOUGHT(h) ((h).reasoning.data ? (h).reasoning.data : "")
+
+/* ---- the model ----------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t die = 1;
+
+static float throw(void) {
+    die = die * 6364136223846793005u + 1442695040888963407u;
+    return (float)(die >> 40) / (float)(1 << 24);
+}
+
+typedef struct run {
+    const made *m;
+    mf_reply_options o;
+    const char *script; /* NULL: a die */
+    mf_reply_result result;
+    size_t n_prompt;
+    int64_t asked[4];
+    bool in_reasoning;
+} run;
+
+static run ask(const made *m, const char *request) {
+    run r = {.m = m};
+    mf_reply_options_init(&r.o);
+    r.o.request = request;
+    r.o.request_size = request ? strlen(request) : 0;
+    r.o.sampling.temperature = 0;
+    r.o.max_tokens = 4000;
+    return r;
+}
+
+/* Evaluates: the script's next token is far likelier than the rest; at its end, the end. What is forced comes out of
+ * nobody's script. */
+static void say(run *r, heard *h) {
+    mf_model_info info = make_info(r->m);
+    mf_reply *reply;
+    mf_reply_prompt p;
+    const int32_t *ids;
+    int32_t script[4096];
+    size_t n = 1, n_script = 0, at = 0;
+    float *logits = calloc((size_t)info.n_vocab, sizeof *logits);
+    r->o.fn = hear;
+    r->o.user = h;
+    if (mf_reply_create(r->m->text, &info, &r->o, &reply, &err) != MF_OK) fail_msg("%s", err.text);
+    mf_reply_prompt_get(reply, &p);
+    r->n_prompt = p.n_ids;
+    r->in_reasoning = p.in_reasoning;
+    for (int i = 0; i < r->o.n_marks && i < 4; i++) r->asked[i] = p.asked[i];
+    if (r->script)
+        mf_text_encode(r->m->text, r->script, strlen(r->script), true, script, MF__COUNT(script), &n_script, &err);
+    while (n) {
+        for (int32_t i = 0; i < info.n_vocab; i++) logits[i] = r->script ? 0 : 8 * throw();
+        if (r->script) logits[at < n_script ? script[at] : info.eos[0]] = 20;
+        mf_status st = mf_reply_step(reply, logits, &ids, &n, &err);
+        if (st != MF_OK) fail_msg("%s", err.text);
+        if (r->script && n == 1 && at < n_script && ids[0] == script[at]) at++;
+    }
+    mf_reply_result_get(reply, &r->result);
+    mf_reply_free(reply);
+    free(logits);
+}
+
+/* ---- text ----------------------------------------------------------------------------------------------------------
+ */
+
+static void test_text_and_reasoning(void **state) {
+    (void)state;
+    made m = make_text(THINKING);
+    heard h = {0};
+    run r = ask(&m, ASK);
+    r.script = "<think>\nWell: ü.\n</think>\n\nHello, 🦊!";
+    r.o.tokens = true;
+    r.o.n_logprobs = 3;
+    say(&r, &h);
+    assert_string_equal(THOUGHT(h), "Well: ü.");
+    assert_string_equal(SAID(h), "Hello, 🦊!");
+    assert_int_equal(r.result.end, MF_END_STOP);
+    assert_int_equal(r.result.n_made, h.n_tokens);
+    assert_in_range(r.result.n_reasoning, 10, 20);
+    assert_true(h.logprobs < 0);
+    forget(&h);
+    r = ask(&m, ASK);
+    r.o.reasoning = MF_SWITCH_ON;
+    r.script = "Hm\n</think>\n\nYes";
+    say(&r, &h);
+    assert_true(r.in_reasoning);
+    assert_string_equal(THOUGHT(h), "Hm");
+    assert_string_equal(SAID(h), "Yes");
+    forget(&h);
+    make_free(&m);
+}
+
+static void test_stops_never_leak(void **state) {
+    (void)state;
+    made m = make_text(CHATML);
+    static const char *const stops[] = {"END", "\n\n", "ND."};
+    heard h = {0};
+    run r = ask(&m, ASK);
+    r.o.stops = stops;
+    r.o.n_stops = 3;
+    r.script = "One. EN two. END three";
+    say(&r, &h);
+    assert_string_equal(SAID(h), "One. EN two. ");
+    assert_int_equal(r.result.end, MF_END_STOP_TEXT);
+    assert_int_equal(r.result.stop, 0);
+    forget(&h);
+    r.script = "One\n two\n\nthree";
+    say(&r, &h);
+    assert_string_equal(SAID(h), "One\n two");
+    assert_int_equal(r.result.stop, 1);
+    forget(&h);
+    r.script = "It is the EN"; /* the beginning of one, and the end */
+    say(&r, &h);
+    assert_string_equal(SAID(h), "It is the EN");
+    assert_int_equal(r.result.end, MF_END_STOP);
+    forget(&h);
+    make_free(&m);
+}
+
+static void test_ends(void **state) {
+    (void)state;
+    made m = make_text(CHATML);
+    heard h = {0};
+    run r = ask(&m, ASK);
+    r.script = "abcdef";
+    r.o.max_tokens = 3;
+    say(&r, &h);
+    assert_string_equal(SAID(h), "abc");
+    assert_int_equal(r.result.end, MF_END_LENGTH);
+    forget(&h);
+    r.o.max_tokens = -1;
+    r.o.n_ctx = (int64_t)r.n_prompt + 2;
+    say(&r, &h);
+    assert_string_equal(SAID(h), "abc");
+    assert_int_equal(r.result.end, MF_END_CONTEXT);
+    forget(&h);
+    r.o.max_tokens = 0;
+    say(&r, &h);
+    assert_string_equal(SAID(h), "");
+    assert_int_equal(r.result.end, MF_END_LENGTH);
+    r.o.n_ctx = 3;
+    mf_reply *none;
+    mf_model_info info = make_info(&m);
+    assert_int_equal(mf_reply_create(m.text, &info, &r.o, &none, &err), MF_E_CONTEXT_FULL);
+    forget(&h);
+    make_free(&m);
+}
+
+static void test_reasoning_is_ended(void **state) {
+    (void)state;
+    made m = make_text(THINKING);
+    heard h = {0};
+    run r = ask(&m, ASK);
+    mf_form *form;
+    r.o.reasoning = MF_SWITCH_ON;
+    r.o.max_reasoning = 4;
+    r.script = "a long thought that never ends";
+    say(&r, &h);
+    assert_string_equal(THOUGHT(h), "a lo");
+    assert_true(h.text.size > 0); /* the script goes on, as text */
+    forget(&h);
+    /* a form holds behind the reasoning, and for a model that ends too early */
+    assert_int_equal(mf_form_create(MF_FORM_REGEX, "yes|no", 6, &form, &err), MF_OK);
+    r.o.max_reasoning = 0;
+    r.o.form = form;
+    r.script = "Hm";
+    say(&r, &h);
+    assert_string_equal(THOUGHT(h), "Hm");
+    assert_true(!strcmp(SAID(h), "yes") || !strcmp(SAID(h), "no"));
+    assert_int_equal(r.result.end, MF_END_COMPLETE);
+    forget(&h);
+    /* a model that opens its reasoning itself may do so */
+    r.o.reasoning = MF_SWITCH_AUTO;
+    r.script = "<think>Hm</think>no";
+    say(&r, &h);
+    assert_string_equal(THOUGHT(h), "Hm");
+    assert_string_equal(SAID(h), "no");
+    forget(&h);
+    r.o.max_tokens = 1; /* cut off: completed in the shortest way */
+    say(&r, &h);
+    assert_string_equal(SAID(h), "no");
+    assert_int_equal(r.result.end, MF_END_LENGTH);
+    forget(&h);
+    mf_form_free(form);
+    make_free(&m);
+}
+
+static void test_a_message_is_continued(void **state) {
+    (void)state;
+    made m = make_text(THINKING);
+    heard h = {0};
+    mf_form *form;
+    run r = ask(&m, "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": "
+                    "\"It is <|im_end|>\"}]}");
+    r.o.continue_last = true;
+    r.script = " blue";
+    say(&r, &h);
+    assert_string_equal(SAID(h), " blue");
+    run without = ask(&m, ASK);
+    without.script = "";
+    heard nothing = {0};
+    say(&without, &nothing);
+    assert_int_equal(r.n_prompt - without.n_prompt, strlen("It is <|im_end|>")); /* of bytes: no marker */
+    forget(&h);
+    assert_int_equal(mf_form_create(MF_FORM_REGEX, "It is <.im_end.>[0-9]", 21, &form, &err), MF_OK);
+    r.o.form = form;
+    r.script = "x7";
+    say(&r, &h);
+    assert_int_equal(h.text.size, 1);
+    assert_in_range(SAID(h)[0], '0', '9');
+    forget(&h);
+    mf_form_free(form);
+    r.o.form = NULL;
+    r.o.reasoning = MF_SWITCH_ON; /* the prompt opens reasoning: it is closed before the text */
+    r.script = "!";
+    say(&r, &h);
+    assert_string_equal(THOUGHT(h), "");
+    assert_string_equal(SAID(h), "!");
+    forget(&h);
+    make_free(&m);
+}
+
+static void test_marks(void **state) {
+    (void)state;
+    made m = make_text(CHATML);
+    heard h = {0};
+    static const mf_reply_mark marks[] = {{0, 0}, {0, 1}, {1, -1}, {9, -1}};
+    run r = ask(&m, "{\"messages\": [{\"role\": \"system\", \"content\": [{\"type\": \"text\", \"text\": \"abc\"}, "
+                    "{\"type\": \"text\", \"text\": \"def \"}]}, {\"role\": \"user\", \"content\": \"Hi\"}]}");
+    r.o.marks = marks;
+    r.o.n_marks = 4;
+    r.script = "";
+    say(&r, &h);
+    /* <|im_start|> system \n a b c \n d e f <space> <|im_end|> \n */
+    assert_int_equal(r.asked[0], 1 + 7 + 3);
+    assert_int_equal(r.asked[1], 1 + 7 + 3 + 1 + 3);
+    assert_int_equal(r.asked[2], 1 + 7 + 3 + 1 + 4 + 2 + 1 + 5 + 2);
+    assert_int_equal(r.asked[3], 0);
+    size_t with = r.n_prompt;
+    r.o.n_marks = 0;
+    say(&r, &h);
+    assert_int_equal(r.n_prompt, with); /* marks change nothing */
+    forget(&h);
+    make_free(&m);
+}
+
+/* ---- tools ---------------------------------------------------------------------------------------------------------
+ */
+
+static bool is_right_call(const json_t *call) {
+    const char *name = json_string_value(json_array_get(call, 0));
+    const json_t *text = json_array_get(call, 1);
+    json_t *args = json_loadb(json_string_value(text), json_string_length(text), JSON_ALLOW_NUL, NULL);
+    bool right;
+    if (!strcmp(name, "get_weather"))
+        right = json_object_size(args) == 2 && json_is_string(json_object_get(args, "city")) &&
+                json_integer_value(json_object_get(args, "days")) >= 1 &&
+                json_integer_value(json_object_get(args, "days")) <= 9;
+    else
+        right = !strcmp(name, "ping") && json_object_size(args) <= 1 &&
+                (!json_object_size(args) || json_is_boolean(json_object_get(args, "on")));
+    json_decref(args);
+    return right;
+}
+
+static void check_calls(const run *r, const heard *h, const char *what, size_t most) {
+    size_t n = json_array_size(h->calls);
+    if (n < 1 || n > most || h->text.size || (size_t)r->result.n_calls != n)
+        fail_msg("%s: %zu calls (%d), text \"%s\"", what, n, r->result.n_calls, SAID(*h));
+    for (size_t i = 0; i < n; i++)
+        if (!is_right_call(json_array_get(h->calls, i))) {
+            char *text = json_dumps(json_array_get(h->calls, i), JSON_ENCODE_ANY);
+            fail_msg("%s: %s", what, text);
+        }
+}
+
+static char *read_template(const char *name) {
+    char path[512], *source;
+    size_t size;
+    snprintf(path, sizeof path, "%s/%s.jinja", golden, name);
+    if (mf__file_read(path, 1 << 22, &source, &size, &err) != MF_OK) fail_msg("%s", err.text);
+    return source;
+}
+
+/* Whatever the model wants to say: a required call comes out right, in every family's notation. */
+static void check_required(const char *name, const char *source) {
+    made m = make_text(source);
+    assert_non_null(m.text);
+    for (int i = 0; i < 12; i++) {
+        heard h = {0};
+        run r = ask(&m, ASK_TOOLS);
+        r.o.tool_choice = i % 3 == 2 ? MF_TOOLS_NAMED : MF_TOOLS_REQUIRED;
+        r.o.tool_name = i % 3 == 2 ? "ping" : NULL;
+        r.o.one_call = i % 3 == 1;
+        r.o.max_tokens = i % 2 ? 3000 : 40;
+        r.o.reasoning = i % 4 == 3 ? MF_SWITCH_OFF : MF_SWITCH_AUTO;
+        r.o.max_reasoning = 10;
+        say(&r, &h);
+        check_calls(&r, &h, name, i % 3 ? 1 : 32);
+        if (i % 3 == 2) assert_string_equal(h.name, "ping");
+        forget(&h);
+    }
+    make_free(&m);
+}
+
+static void test_required_calls(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "GLM-4.6",    "Kimi-K2-Instruct",          "MiniMax-M2",         "Qwen-Qwen3-0.6B", "Qwen3-Coder",
+        "Qwen3.5-4B", "deepseek-ai-DeepSeek-V3.1", "openai-gpt-oss-120b"};
+    for (size_t i = 0; i < MF__COUNT(names); i++) {
+        char *source = read_template(names[i]);
+        check_required(names[i], source);
+        free(source);
+    }
+    check_required("no tools in the template", CHATML);
+    check_required("DSML", CHATML "{# tools ｜DSML｜ function_calls #}");
+    check_required("DSML 4", CHATML "{# tools ｜DSML｜ #}");
+    check_required("GLM dense", CHATML "{# tools <tool_call> </arg_key><arg_value> <arg_key> #}");
+    check_required("DeepSeek-V3", CHATML "{# tools <｜tool▁calls▁begin｜> ```json #}");
+}
+
+/* A model that opens a call by itself is held to the tool's schema. */
+static void test_calls_of_its_own(void **state) {
+    (void)state;
+    made m = make_text(CHATML "{# tools <tool_call> #}");
+    for (int i = 0; i < 8; i++) {
+        heard h = {0};
+        run r = ask(&m, ASK_TOOLS);
+        r.script = "Look:\n<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"town\": 5}}</tool_call>";
+        r.o.one_call = true;
+        say(&r, &h);
+        assert_string_equal(SAID(h), "Look:");
+        assert_int_equal(json_array_size(h.calls), 1);
+        assert_true(is_right_call(json_array_get(h.calls, 0)));
+        assert_int_equal(r.result.end, MF_END_TOOL_CALLS);
+        forget(&h);
+    }
+    heard h = {0};
+    run r = ask(&m, ASK_TOOLS);
+    r.o.tool_choice = MF_TOOLS_NONE;
+    r.script = "<tool_call>{\"name\": \"ping\", \"arguments\": {}}</tool_call>";
+    r.o.max_tokens = 50;
+    say(&r, &h);
+    assert_null(h.calls);
+    assert_null(strstr(SAID(h), "<tool_call>")); /* cannot be said as a marker */
+    forget(&h);
+    make_free(&m);
+}
+
+static void test_tools_without_the_template(void **state) {
+    (void)state;
+    static const char *const request =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"\", "
+        "\"tool_calls\": [{\"id\": \"1\", \"type\": \"function\", \"function\": {\"name\": \"ping\", \"arguments\": "
+        "\"{\\\"on\\\": true}\"}}]}, {\"role\": \"tool\", \"content\": \"pong\"}, {\"role\": \"tool\", \"content\": "
+        "\"pong 2\"}], \"tools\": [" PING "]}";
+    made m = make_text(CHATML);
+    mf_model_info info = make_info(&m);
+    run r = ask(&m, request);
+    mf_reply *reply;
+    mf_reply_prompt p;
+    char text[8192];
+    size_t n;
+    assert_int_equal(mf_reply_create(m.text, &info, &r.o, &reply, &err), MF_OK);
+    mf_reply_prompt_get(reply, &p);
+    assert_int_equal(mf_text_decode(m.text, NULL, p.ids, p.n_ids, text, sizeof text - 1, &n, &err), MF_OK);
+    text[n] = '\0';
+    assert_non_null(strstr(text, "<|im_start|>system\nYou can use tools."));
+    assert_non_null(strstr(text, "\"ping\""));
+    assert_non_null(
+        strstr(text, "<|im_start|>assistant\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {\"on\": true}}"));
+    assert_non_null(strstr(text, "<|im_start|>user\n<tool_response>\npong\n</tool_response>\n<tool_response>\npong 2"));
+    mf_reply_free(reply);
+    heard h = {0};
+    r.script = "Ok.\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>";
+    say(&r, &h);
+    assert_string_equal(SAID(h), "Ok.");
+    assert_int_equal(json_array_size(h.calls), 1);
+    assert_int_equal(r.result.end, MF_END_TOOL_CALLS);
+    forget(&h);
+    make_free(&m);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------------
+ */
+
+static void test_bad_requests(void **state) {
+    (void)state;
+    made m = make_text(CHATML);
+    mf_model_info info = make_info(&m);
+    static const struct {
+        const char *request;
+        mf_status status;
+        const char *words;
+    } bad[] = {
+        {"{", MF_E_FORMAT, "not JSON"},
+        {"[]", MF_E_FORMAT, "JSON object"},
+        {"{}", MF_E_FORMAT, "\"messages\" is nothing"},
+        {"{\"messages\": [5]}", MF_E_FORMAT, "messages[0] is an integer"},
+        {"{\"messages\": [{}]}", MF_E_FORMAT, "messages[0].role is nothing"},
+        {"{\"messages\": [], \"tools\": 5}", MF_E_FORMAT, "\"tools\" is an integer"},
+        {"{\"messages\": [], \"extra\": 5}", MF_E_FORMAT, "\"extra\" is an integer"},
+    };
+    for (size_t i = 0; i < MF__COUNT(bad); i++) {
+        run r = ask(&m, bad[i].request);
+        mf_reply *none;
+        assert_int_equal(mf_reply_create(m.text, &info, &r.o, &none, &err), bad[i].status);
+        if (!strstr(err.text, bad[i].words)) fail_msg("%s: %s", bad[i].request, err.text);
+    }
+    mf_reply *none;
+    run r = ask(&m, ASK_TOOLS);
+    r.o.tool_choice = MF_TOOLS_NAMED;
+    r.o.tool_name = "other";
+    assert_int_equal(mf_reply_create(m.text, &info, &r.o, &none, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "\"other\""));
+    r = ask(&m, ASK);
+    r.o.tool_choice = MF_TOOLS_REQUIRED;
+    assert_int_equal(mf_reply_create(m.text, &info, &r.o, &none, &err), MF_E_INVALID);
+    r = ask(&m, ASK);
+    r.o.continue_last = true;
+    assert_int_equal(mf_reply_create(m.text, &info, &r.o, &none, &err), MF_E_INVALID);
+    make_free(&m);
+}
+
+/* The shipped model's text: what comes does not depend on how the die falls, but it ends, and fits. */
+static void test_forms_whatever_the_model_wants(void **state) {
+    (void)state;
+    static const char schema[] =
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"maximum\": 99, "
+        "\"minimum\": 0}}, \"required\": [\"a\"], \"additionalProperties\": false}";
+    made m = {0};
+    mf_form *form;
+    assert_int_equal(mf_text_open(stories, &m.text, &err), MF_OK);
+    mf_text_info about;
+    mf_text_info_get(m.text, &about);
+    m.n = about.n_tokens - 256; /* for the size of the vocabulary; it has no names */
+    char *no_names[MAKE_MAX_MARKERS] = {NULL};
+    (void)no_names;
+    assert_int_equal(mf_form_create(MF_FORM_SCHEMA, schema, sizeof schema - 1, &form, &err), MF_OK);
+    mf_model_info info = {.n_vocab = about.n_tokens, .n_eos = 0};
+    float *logits = malloc((size_t)about.n_tokens * sizeof *logits);
+    for (int i = 0; i < 6; i++) {
+        heard h = {0};
+        mf_reply_options o;
+        mf_reply *r;
+        const int32_t *ids;
+        size_t n = 1;
+        mf_reply_options_init(&o);
+        o.request = ASK;
+        o.request_size = strlen(ASK);
+        o.form = form;
+        o.fn = hear;
+        o.user = &h;
+        o.max_tokens = i ? 200 : 2;
+        o.sampling.seed = (uint64_t)i;
+        assert_int_equal(mf_reply_create(m.text, &info, &o, &r, &err), MF_OK);
+        while (n) {
+            for (int32_t k = 0; k < about.n_tokens; k++) logits[k] = 8 * throw();
+            assert_int_equal(mf_reply_step(r, logits, &ids, &n, &err), MF_OK);
+        }
+        json_t *value = json_loadb(SAID(h), h.text.size, 0, NULL);
+        if (!json_is_integer(json_object_get(value, "a"))) fail_msg("%s", SAID(h));
+        json_decref(value);
+        mf_reply_free(r);
+        forget(&h);
+    }
+    free(logits);
+    mf_form_free(form);
+    mf_text_close(m.text);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text_and_reasoning),
+        cmocka_unit_test(test_stops_never_leak),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_reasoning_is_ended),
+        cmocka_unit_test(test_a_message_is_continued),
+        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_required_calls),
+        cmocka_unit_test(test_calls_of_its_own),
+        cmocka_unit_test(test_tools_without_the_template),
+        cmocka_unit_test(test_bad_requests),
+        cmocka_unit_test(test_forms_whatever_the_model_wants),
+    };
+    if (argc < 3) return 2;
+    golden = argv[1];
+    stories = argv[2];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
