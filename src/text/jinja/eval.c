@@ -121,7 +121,7 @@ mf_status mf__j_getitem(jctx *c, jvalue v, jvalue key, jvalue *out) {
         if (key.kind != J_LIST && key.kind != J_DICT) MF__TRY(mf__j_find(c, v.dict, key, &found));
         if (found) return *out = *found, MF_OK;
     }
-    bool view = v.kind == J_LIST && v.form && v.form != JF_RANGE; /* dict.items() and its kin have no items by number */
+    bool view = mf__j_is_view(v);
     if (((mf__j_is_list(v) && !view) || v.kind == J_STRING) && mf__j_is_int(key))
         return item_at(c, v, mf__j_as_int(key), out);
     if (key.kind == J_STRING) return mf__j_getattr(c, v, key.s, key.n, out);

@@ -40,10 +40,13 @@ static mf_status x_length(jctx *c, jvalue in, const jbound *a, jvalue *out) {
 
 static mf_status x_items(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     (void)a;
-    if (in.kind == J_UNDEFINED) return mf__j_list(c, J_LIST, 0, out);
-    if (in.kind != J_DICT) return mf__j_fail(c, MF_E_INVALID, "items needs a dict, not %s", mf__j_type(in));
-    MF__TRY(mf__j_apply(c, "filter", mf__j_method(in, "items", 5), in, &(jargs){0}, out));
-    out->form = JF_PLAIN;
+    if (in.kind != J_DICT && in.kind != J_UNDEFINED)
+        return mf__j_fail(c, MF_E_INVALID, "items needs a dict, not %s", mf__j_type(in));
+    if (in.kind == J_UNDEFINED)
+        MF__TRY(mf__j_list(c, J_LIST, 0, out));
+    else
+        MF__TRY(mf__j_apply(c, "filter", mf__j_method(in, "items", 5), in, &(jargs){0}, out));
+    mf__j_make_generator(out);
     return MF_OK;
 }
 
@@ -82,6 +85,7 @@ static mf_status x_reverse(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     MF__TRY(mf__j_iterate(c, in, &items));
     MF__TRY(mf__j_list(c, J_LIST, items->n, out));
     for (size_t i = items->n; i-- > 0;) MF__TRY(mf__j_append(c, *out, items->items[i]));
+    mf__j_make_generator(out);
     if (in.kind != J_STRING) return MF_OK;
     MF__TRY(mf__j_join(c, out->list, mf__j_string("", 0), out));
     out->form = in.form;
@@ -103,6 +107,7 @@ static mf_status x_unique(jctx *c, jvalue in, const jbound *a, jvalue *out) {
         MF__TRY(mf__j_put(c, seen, key, mf__j_none()));
         if (seen.dict->n > before) MF__TRY(mf__j_append(c, *out, items->items[i]));
     }
+    mf__j_make_generator(out);
     return MF_OK;
 }
 
@@ -179,6 +184,7 @@ static mf_status x_groupby(jctx *c, jvalue in, const jbound *a, jvalue *out) {
         jvalue key;
         MF__TRY(mf__j_attribute(c, items->items[i], a->at[0], &key));
         if (key.kind == J_UNDEFINED && a->at[1]) key = *a->at[1];
+        if (key.kind == J_UNDEFINED && items->n > 1) return mf__j_undefined_error(c, key);
         if (key.kind == J_STRING && !case_sensitive) MF__TRY(mf__j_change_case(c, key, 'l', &key));
         pairs[i] = (jpair){key, items->items[i]};
     }
@@ -254,6 +260,7 @@ static mf_status x_batch(jctx *c, jvalue in, const jbound *a, jvalue *out) {
         MF__TRY(mf__j_append(c, row, items->items[i]));
     }
     while (items->n && given(a->at[1]) && row.list->n < n) MF__TRY(mf__j_append(c, row, *a->at[1]));
+    mf__j_make_generator(out);
     return MF_OK;
 }
 
@@ -273,6 +280,7 @@ static mf_status x_slice(jctx *c, jvalue in, const jbound *a, jvalue *out) {
         if (given(a->at[1]) && i >= longer) MF__TRY(mf__j_append(c, row, *a->at[1]));
         MF__TRY(mf__j_append(c, *out, row));
     }
+    mf__j_make_generator(out);
     return MF_OK;
 }
 

@@ -13,6 +13,11 @@ static jargs rest(const jargs *args, size_t n) {
 
 /* ---- map and select -------------------------------------------------------------------------------------------- */
 
+/* What counts as false, None among it, has no items. */
+static mf_status items_if_any(jctx *c, jvalue v, const jlist **out) {
+    return mf__j_iterate(c, mf__j_truth(v) ? v : mf__j_undefined(NULL, 0), out);
+}
+
 /* map(attribute=..., default=...) */
 static mf_status map_attribute(jctx *c, const jlist *items, const jargs *args, jvalue out) {
     const jvalue *path = NULL, *other = NULL;
@@ -38,8 +43,9 @@ static mf_status map_attribute(jctx *c, const jlist *items, const jargs *args, j
 
 static mf_status x_map(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     const jlist *items;
-    MF__TRY(mf__j_iterate(c, in, &items));
+    MF__TRY(items_if_any(c, in, &items));
     MF__TRY(mf__j_list(c, J_LIST, items->n, out));
+    mf__j_make_generator(out);
     if (a->all->n == 0) return map_attribute(c, items, a->all, *out);
     const jvalue *name = &a->all->pos[0];
     jargs more = rest(a->all, 1);
@@ -61,7 +67,7 @@ static mf_status select_items(jctx *c, jvalue in, const jargs *args, bool keep, 
     if (by_attribute && args->n == 0) return mf__j_fail(c, MF_E_INVALID, "selectattr needs an attribute");
     if (test) MF__TRY(mf__j_need_string(c, test, "select"));
     if (!test && args->n_named) return mf__j_fail(c, MF_E_INVALID, "select: arguments, but no test they are for");
-    MF__TRY(mf__j_iterate(c, in, &items));
+    MF__TRY(items_if_any(c, in, &items));
     MF__TRY(mf__j_list(c, J_LIST, 0, out));
     for (size_t i = 0; i < items->n; i++) {
         jvalue v = items->items[i];
@@ -71,6 +77,7 @@ static mf_status select_items(jctx *c, jvalue in, const jargs *args, bool keep, 
         if (test) MF__TRY(mf__j_test(c, test->s, test->n, v, &more, &holds));
         if (holds == keep) MF__TRY(mf__j_append(c, *out, items->items[i]));
     }
+    mf__j_make_generator(out);
     return MF_OK;
 }
 static mf_status x_select(jctx *c, jvalue in, const jbound *a, jvalue *out) {
@@ -167,6 +174,7 @@ static mf_status x_int(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     double f;
     MF__TRY(mf__j_int_arg(c, a->at[1], "int: base", 10, &base));
     *out = a->at[0] ? *a->at[0] : mf__j_int(0);
+    if (in.kind == J_UNDEFINED) return mf__j_undefined_error(c, in);
     if (mf__j_is_int(in)) return *out = mf__j_int(mf__j_as_int(in)), MF_OK;
     if (in.kind == J_FLOAT)
         f = in.f;
@@ -182,8 +190,8 @@ static mf_status x_int(jctx *c, jvalue in, const jbound *a, jvalue *out) {
 
 static mf_status x_float(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     double f;
-    (void)c;
     *out = a->at[0] ? *a->at[0] : mf__j_float(0);
+    if (in.kind == J_UNDEFINED) return mf__j_undefined_error(c, in);
     if (mf__j_is_number(in))
         *out = mf__j_float(mf__j_as_double(in));
     else if (in.kind == J_STRING && text_to_double(in, &f))

@@ -232,7 +232,8 @@ static mf_status x_indent(jctx *c, jvalue in, const jbound *a, jvalue *out) {
         MF__TRY(mf__j_int_arg(c, a->at[0], "indent", 4, &width));
         MF__TRY(mf__j_take(c, mf__j_put_many(c, &b, ' ', width < 0 ? 0 : (size_t)width), &b, &pad));
     }
-    MF__TRY(mf__j_str(c, in, &in));
+    if (in.kind == J_UNDEFINED) return mf__j_undefined_error(c, in);
+    MF__TRY(mf__j_need_string(c, &in, "indent"));
     if (blank && !first && in.n == 0) return *out = in, MF_OK;
     b = (mf__strbuf){0};
     MF__TRY(mf__j_take(c, indent_into(c, in, pad, first, blank, &b), &b, out));
@@ -270,7 +271,6 @@ static mf_status x_truncate(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     int64_t length, leeway;
     size_t n, n_end;
     mf__strbuf b = {0};
-    MF__TRY(mf__j_str(c, in, &in));
     MF__TRY(mf__j_need_string(c, &end, "truncate: end"));
     MF__TRY(mf__j_int_arg(c, a->at[0], "truncate", 255, &length));
     MF__TRY(mf__j_int_arg(c, spare, "truncate: leeway", 5, &leeway));
@@ -279,6 +279,7 @@ static mf_status x_truncate(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     if (length < (int64_t)n_end || leeway < 0)
         return mf__j_fail(c, MF_E_INVALID, "truncate: %lld characters leave no room for its end", (long long)length);
     if ((int64_t)n <= length || (int64_t)n - length <= leeway) return *out = in, MF_OK;
+    MF__TRY(mf__j_need_string(c, &in, "truncate"));
     cut = mf__j_string(in.s, mf__j_utf8_offset(in.s, in.n, (size_t)length - n_end));
     if (!mf__j_truth_arg(a->at[1], false)) { /* at the last space */
         const char *space = cut.n ? memrchr(cut.s, ' ', cut.n) : NULL;
@@ -291,15 +292,17 @@ static mf_status x_truncate(jctx *c, jvalue in, const jbound *a, jvalue *out) {
 
 /* ---- HTML and addresses ---------------------------------------------------------------------------------------- */
 
-static mf_status url_into(jctx *c, jvalue s, const char *safe, mf__strbuf *out) {
+/* In the parts of a query a space is a +, and / is escaped. */
+static mf_status url_into(jctx *c, jvalue s, bool query, mf__strbuf *out) {
     static const char hex[] = "0123456789ABCDEF";
     MF__TRY(mf__j_pay_bytes(c, s.n, J_DECODED));
     for (size_t i = 0; i < s.n; i++) {
         uint8_t ch = (uint8_t)s.s[i];
         bool plain = (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || (ch >= '0' && ch <= '9') ||
-                     (ch && (strchr("_.-~", ch) || strchr(safe, ch)));
+                     (ch && strchr(query ? "_.-~" : "_.-~/", ch));
+        bool plus = query && ch == ' ';
         char text[3] = {'%', hex[ch >> 4], hex[ch & 15]};
-        MF__TRY(mf__j_put_text(c, out, plain ? s.s + i : text, plain ? 1 : 3));
+        MF__TRY(mf__j_put_text(c, out, plus ? "+" : plain ? s.s + i : text, plain || plus ? 1 : 3));
     }
     return MF_OK;
 }
@@ -309,7 +312,7 @@ static mf_status url_pair(jctx *c, const jlist *pair, mf__strbuf *out) {
     if (pair->n != 2) return mf__j_fail(c, MF_E_INVALID, "urlencode needs pairs");
     for (size_t k = 0; k < 2; k++) {
         MF__TRY(mf__j_str(c, pair->items[k], &part));
-        MF__TRY(url_into(c, part, "", out));
+        MF__TRY(url_into(c, part, true, out));
         if (k == 0) MF__TRY(mf__j_puts(c, out, "="));
     }
     return MF_OK;
@@ -320,7 +323,7 @@ static mf_status x_urlencode(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     (void)a;
     if (in.kind != J_DICT && !mf__j_is_list(in)) {
         MF__TRY(mf__j_str(c, in, &in));
-        return mf__j_take(c, url_into(c, in, "/", &b), &b, out);
+        return mf__j_take(c, url_into(c, in, false, &b), &b, out);
     }
     const jlist *items, *pair;
     mf_status status = MF_OK;

@@ -471,7 +471,9 @@ static mf_status percent_into(jctx *c, jvalue format, jvalue args, mf__strbuf *o
         s = sign + 1;
         MF__TRY(percent_field(c, &p, &s, end, format.form == JF_MARKUP, out));
     }
-    bool all = args.kind == J_TUPLE ? p.next == args.list->n : p.next > 0 || args.kind == J_DICT || args.kind == J_LIST;
+    bool all = args.kind == J_TUPLE
+                   ? p.next == args.list->n
+                   : p.next > 0 || args.kind == J_DICT || args.kind == J_LIST || args.kind == J_UNDEFINED;
     return all ? MF_OK : mf__j_fail(c, MF_E_INVALID, "%%: not all arguments were used");
 }
 

@@ -345,7 +345,6 @@ static mf_status g_namespace(jctx *c, jvalue self, const jbound *a, jvalue *out)
 
 static mf_status g_range(jctx *c, jvalue self, const jbound *a, jvalue *out) {
     int64_t v[3] = {0, 0, 1};
-    void *memory;
     (void)self;
     for (size_t i = 0; i < 3; i++) MF__TRY(mf__j_int_arg(c, a->at[i], "range", v[i], &v[i]));
     if (!a->at[1]) v[1] = v[0], v[0] = 0;
@@ -356,11 +355,8 @@ static mf_status g_range(jctx *c, jvalue self, const jbound *a, jvalue *out) {
         MF__TRY(mf__j_append(c, *out, mf__j_int(i)));
         if (__builtin_add_overflow(i, v[2], &i)) break;
     }
-    MF__TRY(mf__j_alloc(c, sizeof v, &memory));
-    memcpy(memory, v, sizeof v);
-    out->list->range = memory;
     out->form = JF_RANGE;
-    return MF_OK;
+    return mf__j_set_range(c, *out, v[0], v[1], v[2]);
 }
 
 static mf_status g_raise(jctx *c, jvalue self, const jbound *a, jvalue *out) {

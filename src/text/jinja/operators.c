@@ -38,7 +38,7 @@ static mf_status pick(jctx *c, const jlist *items, int64_t start, int64_t stop, 
 
 mf_status mf__j_slice(jctx *c, jvalue v, const jvalue bounds[3], jvalue *out) {
     if (v.kind == J_UNDEFINED) return mf__j_undefined_error(c, v);
-    bool view = v.kind == J_LIST && v.form && v.form != JF_RANGE;
+    bool view = mf__j_is_view(v);
     if ((!mf__j_is_list(v) && v.kind != J_STRING) || view)
         return mf__j_fail(c, MF_E_INVALID, "%s cannot be sliced", mf__j_type(v));
     jvalue by = bounds[2].kind == J_NONE ? mf__j_int(1) : bounds[2];
@@ -56,6 +56,11 @@ mf_status mf__j_slice(jctx *c, jvalue v, const jvalue bounds[3], jvalue *out) {
     MF__TRY(mf__j_list(c, v.kind == J_TUPLE ? J_TUPLE : J_LIST, 0, &list));
     MF__TRY(pick(c, items, start, stop, step, list));
     *out = list;
+    if (v.kind == J_LIST && v.form == JF_RANGE) {
+        const int64_t *r = v.list->range;
+        out->form = JF_RANGE;
+        return mf__j_set_range(c, *out, r[0] + start * r[2], r[0] + stop * r[2], r[2] * step);
+    }
     if (v.kind != J_STRING) return MF_OK;
     MF__TRY(mf__j_join(c, list.list, mf__j_string("", 0), out));
     out->form = v.form;

@@ -209,8 +209,9 @@ mf_status mf__jp_args(jparser *p, jnode *call) {
     return MF_OK;
 }
 
+/* a[b], a[b:c:d]; a[b, c] and a[] have a tuple for a key. */
 static mf_status parse_subscript(jparser *p, jnode *a, jnode **out) {
-    jnode *n, *part[3] = {NULL, NULL, NULL};
+    jnode *n, *tuple = NULL, *part[3] = {NULL, NULL, NULL};
     int k = 0;
     bool slice = false;
     MF__TRY(mf__jp_node(p, JN_ITEM, &n));
@@ -220,18 +221,24 @@ static mf_status parse_subscript(jparser *p, jnode *a, jnode **out) {
         if (mf__jp_accept(p, JT_OP, ":")) {
             slice = true;
             if (++k == 3) return mf__jp_fail(p, MF_E_FORMAT, "a slice has at most three parts");
+        } else if (part[k] && !slice && mf__jp_accept(p, JT_OP, ",")) {
+            if (!tuple) MF__TRY(mf__jp_node(p, JN_TUPLE, &tuple));
+            MF__TRY(mf__jp_push(p, tuple, part[k]));
+            part[k] = NULL;
         } else {
             if (part[k]) return mf__jp_fail(p, MF_E_FORMAT, "expected ]");
             MF__TRY(mf__jp_expression(p, true, &part[k]));
         }
     }
-    MF__TRY(mf__jp_expect(p, JT_OP, "]"));
+    p->at++;
     if (slice) {
+        if (tuple) return mf__jp_fail(p, MF_E_UNSUPPORTED, "a slice among several indices");
         n->kind = JN_SLICE;
         for (int i = 0; i < 3; i++) MF__TRY(mf__jp_push(p, n, part[i]));
     } else {
-        if (!part[0]) return mf__jp_fail(p, MF_E_FORMAT, "expected an index");
-        n->b = part[0];
+        if (!part[0] && !tuple) MF__TRY(mf__jp_node(p, JN_TUPLE, &tuple));
+        if (part[0] && tuple) MF__TRY(mf__jp_push(p, tuple, part[0]));
+        n->b = tuple ? tuple : part[0];
     }
     *out = n;
     return MF_OK;

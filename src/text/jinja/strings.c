@@ -81,9 +81,7 @@ mf_status mf__j_split_spaces(jctx *c, jvalue s, int64_t limit, jvalue *out) {
         MF__TRY(mf__j_append(c, *out, part_of(s, 0, end)));
         MF__TRY(mf__j_strip(c, part_of(s, end, s.n - end), NULL, 1, &s));
     }
-    if (!s.n) return MF_OK;
-    MF__TRY(mf__j_strip(c, s, NULL, 2, &s));
-    return mf__j_append(c, *out, s);
+    return s.n ? mf__j_append(c, *out, s) : MF_OK;
 }
 
 static mf_status reverse_list(jctx *c, jlist *l) {
@@ -112,7 +110,6 @@ static mf_status rsplit_spaces(jctx *c, jvalue s, int64_t limit, jvalue *out) {
         MF__TRY(mf__j_append(c, *out, part_of(s, start, s.n - start)));
         MF__TRY(mf__j_strip(c, part_of(s, 0, start), NULL, 2, &s));
     }
-    if (s.n) MF__TRY(mf__j_strip(c, s, NULL, 1, &s));
     if (s.n) MF__TRY(mf__j_append(c, *out, s));
     return reverse_list(c, out->list);
 }
@@ -207,7 +204,7 @@ static mf_status f_partition(jctx *c, jvalue s, const jbound *a, jvalue *out) {
     const char *p = mf__j_search(s, *a->at[0]);
     size_t k = p ? (size_t)(p - s.s) : s.n, n = a->at[0]->n;
     MF__TRY(mf__j_pay_bytes(c, k, J_SEARCHED));
-    if (!p) return three(c, s, mf__j_string("", 0), mf__j_string("", 0), out);
+    if (!p) return three(c, s, part_of(s, s.n, 0), part_of(s, s.n, 0), out);
     return three(c, part_of(s, 0, k), part_of(s, k, n), part_of(s, k + n, s.n - k - n), out);
 }
 
@@ -215,7 +212,7 @@ static mf_status f_rpartition(jctx *c, jvalue s, const jbound *a, jvalue *out) {
     size_t k, n = a->at[0]->n;
     MF__TRY(need_separator(c, a->at[0]));
     MF__TRY(search_back(c, s, *a->at[0], &k));
-    if (k == SIZE_MAX) return three(c, mf__j_string("", 0), mf__j_string("", 0), s, out);
+    if (k == SIZE_MAX) return three(c, part_of(s, 0, 0), part_of(s, 0, 0), s, out);
     return three(c, part_of(s, 0, k), part_of(s, k, n), part_of(s, k + n, s.n - k - n), out);
 }
 

@@ -23,8 +23,8 @@ KIND_TEST(mapping, v.kind == J_DICT)
 KIND_TEST(escaped, v.kind == J_STRING && v.form == JF_MARKUP)
 KIND_TEST(iterable,
           v.kind == J_STRING || mf__j_is_list(v) || v.kind == J_DICT || v.kind == J_UNDEFINED || v.kind == J_LOOP)
-KIND_TEST(sequence, v.kind == J_STRING || (mf__j_is_list(v) && (v.form == JF_PLAIN || v.form >= JF_RANGE)) ||
-                        v.kind == J_DICT || v.kind == J_UNDEFINED)
+KIND_TEST(sequence,
+          v.kind == J_STRING || (mf__j_is_list(v) && !mf__j_is_view(v)) || v.kind == J_DICT || v.kind == J_UNDEFINED)
 KIND_TEST(callable,
           v.kind == J_MACRO || v.kind == J_FUNCTION || v.kind == J_LOOP || v.kind == J_JOINER || v.kind == J_UNDEFINED)
 KIND_TEST(filter, v.kind == J_STRING && mf__j_find_filter(v.s, v.n))

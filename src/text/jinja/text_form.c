@@ -120,6 +120,8 @@ static mf_status repr_list(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
                        : v.form == JF_ITEMS  ? "dict_items("
                                              : NULL;
     if (v.kind == J_LIST && v.form == JF_RANGE) return repr_range(c, v.list->range, out);
+    if (v.kind == J_LIST && v.form == JF_GENERATOR)
+        return mf__j_fail(c, MF_E_INVALID, "a generator (of map, select, ...) has no text form; |list makes it a list");
     if (view) MF__TRY(mf__j_puts(c, out, view));
     MF__TRY(mf__j_puts(c, out, v.kind == J_LIST ? "[" : "("));
     for (size_t i = 0; i < v.list->n; i++) {
@@ -220,7 +222,7 @@ static mf_status escape_string(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
         const char *p = ch && ch < 0x80 ? strchr(plain, (int)ch) : NULL;
         if (p)
             snprintf(text, sizeof text, "\\%c", letters[p - plain]);
-        else if (ch < 0x20 || (ascii && ch >= 0x7F && ch < 0x10000 && ch != 0x7F))
+        else if (ch < 0x20 || (ascii && ch >= 0x7F && ch < 0x10000))
             snprintf(text, sizeof text, "\\u%04x", (unsigned)ch);
         else if (ascii && ch >= 0x10000)
             snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xD800 + (unsigned)((ch - 0x10000) >> 10),
@@ -296,7 +298,11 @@ static mf_status json_value(jctx *c, jvalue v, const jjson_format *f, mf__strbuf
     case J_STRING: return escape_string(c, v, f->ascii, out);
     case J_DICT: return json_dict(c, v.dict, f, out, level);
     case J_LIST:
-        if (v.form) return mf__j_fail(c, MF_E_INVALID, "a range or a view of a dict cannot be written as JSON");
+        if (v.form)
+            return mf__j_fail(c, MF_E_INVALID, "%s cannot be written as JSON; |list makes it a list",
+                              v.form == JF_RANGE       ? "a range"
+                              : v.form == JF_GENERATOR ? "a generator (of map, select, ...)"
+                                                       : "a view of a dict");
         return json_list(c, v.list, f, out, level);
     case J_TUPLE: return json_list(c, v.list, f, out, level);
     default: return mf__j_fail(c, MF_E_INVALID, "%s cannot be written as JSON", mf__j_type(v));

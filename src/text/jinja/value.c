@@ -43,6 +43,14 @@ mf_status mf__j_pair(jctx *c, jvalue a, jvalue b, jvalue *out) {
     return mf__j_append(c, *out, b);
 }
 
+mf_status mf__j_set_range(jctx *c, jvalue list, int64_t first, int64_t end, int64_t step) {
+    void *memory;
+    MF__TRY(mf__j_alloc_array(c, 3, sizeof(int64_t), &memory));
+    memcpy(memory, (const int64_t[]){first, end, step}, 3 * sizeof(int64_t));
+    list.list->range = memory;
+    return MF_OK;
+}
+
 static mf_status object_from_json(jctx *c, const json_t *json, jvalue *out) {
     const char *key;
     json_t *value;
@@ -113,7 +121,7 @@ bool mf__j_truth(jvalue v) {
     case J_FLOAT: return v.f != 0;
     case J_STRING: return v.n != 0;
     case J_LIST:
-    case J_TUPLE: return v.list->n != 0;
+    case J_TUPLE: return v.list->n != 0 || (v.kind == J_LIST && v.form == JF_GENERATOR);
     case J_DICT: return v.dict->n != 0;
     default: return true;
     }
@@ -207,6 +215,12 @@ mf_status mf__j_compare(jctx *c, jvalue a, jvalue b, int *order) {
     return MF_OK;
 }
 
+/* What has no order may still be equal, None and None. */
+static mf_status compare_keys(jctx *c, jvalue a, jvalue b, int *order) {
+    if (a.kind == b.kind && (a.kind == J_NONE || a.kind == J_UNDEFINED)) return *order = 0, MF_OK;
+    return mf__j_compare(c, a, b, order);
+}
+
 /* Merge sort. */
 static mf_status sort_with(jctx *c, jpair *a, jpair *scratch, size_t n, bool reverse) {
     if (n < 2) return MF_OK;
@@ -215,7 +229,7 @@ static mf_status sort_with(jctx *c, jpair *a, jpair *scratch, size_t n, bool rev
     MF__TRY(sort_with(c, a + half, scratch, n - half, reverse));
     while (i < half && j < n) {
         int order;
-        MF__TRY(mf__j_compare(c, a[i].key, a[j].key, &order));
+        MF__TRY(compare_keys(c, a[i].key, a[j].key, &order));
         bool left = reverse ? order >= 0 : order <= 0 || order == 2;
         scratch[k++] = left ? a[i++] : a[j++];
     }
@@ -268,6 +282,11 @@ mf_status mf__j_length(jctx *c, jvalue v, size_t *n) {
         *n = mf__j_utf8_count(v.s, v.n);
         return MF_OK;
     case J_LIST:
+        if (v.form == JF_GENERATOR)
+            return mf__j_fail(c, MF_E_INVALID,
+                              "a generator (of map, select, ...) has no length; |list makes it a list");
+        *n = v.list->n;
+        return MF_OK;
     case J_TUPLE: *n = v.list->n; return MF_OK;
     case J_DICT: *n = v.dict->n; return MF_OK;
     case J_LOOP: *n = v.loop->items->n; return MF_OK;
@@ -281,9 +300,7 @@ static mf_status characters(jctx *c, jvalue v, jvalue *list) {
     MF__TRY(mf__j_list(c, J_LIST, n, list));
     for (size_t i = 0; i < v.n;) {
         size_t k = mf__j_utf8_offset(v.s + i, v.n - i, 1);
-        jvalue one = mf__j_string(v.s + i, k);
-        one.form = v.form;
-        MF__TRY(mf__j_append(c, *list, one));
+        MF__TRY(mf__j_append(c, *list, mf__j_string(v.s + i, k)));
         i += k;
     }
     return MF_OK;
@@ -294,6 +311,12 @@ mf_status mf__j_iterate(jctx *c, jvalue v, const jlist **out) {
     jvalue list;
     *out = &none;
     if (v.kind == J_UNDEFINED) return MF_OK;
+    if (v.kind == J_LIST && v.form == JF_GENERATOR) {
+        MF__TRY(mf__j_list(c, J_LIST, 0, &list));
+        *list.list = *v.list;
+        v.list->n = v.list->capacity = 0;
+        return *out = list.list, MF_OK;
+    }
     if (mf__j_is_list(v)) return *out = v.list, MF_OK;
     if (v.kind == J_DICT) {
         MF__TRY(mf__j_list(c, J_LIST, v.dict->n, &list));

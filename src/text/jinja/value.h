@@ -30,6 +30,7 @@ typedef enum jform {
     JF_KEYS,      /* a list: dict.keys(), as it prints itself */
     JF_VALUES,    /* dict.values() */
     JF_ITEMS,     /* dict.items() */
+    JF_GENERATOR, /* what map, select and their kin make: gone once it was iterated */
     JF_RANGE,     /* range(): items[0], items[1], ... with the bounds in list->range */
     JF_GROUP,     /* a tuple of groupby: has .grouper and .list */
     JF_ATTRIBUTE, /* an undefined: looked for as an attribute; the kind it was looked for in is `owner` */
@@ -122,6 +123,10 @@ static inline jvalue mf__j_string(const char *s, size_t n) {
 static inline bool mf__j_is_list(jvalue v) {
     return v.kind == J_LIST || v.kind == J_TUPLE;
 }
+/* A view of a dict or a generator: can be iterated, but has no items by number. */
+static inline bool mf__j_is_view(jvalue v) {
+    return v.kind == J_LIST && v.form != JF_PLAIN && v.form != JF_RANGE;
+}
 static inline bool mf__j_is_number(jvalue v) {
     return v.kind == J_BOOL || v.kind == J_INT || v.kind == J_FLOAT;
 }
@@ -138,7 +143,8 @@ static inline double mf__j_as_double(jvalue v) {
 mf_status mf__j_copy(jctx *c, const char *s, size_t n, jvalue *out); /* a string of its own */
 mf_status mf__j_list(jctx *c, jkind kind, size_t capacity, jvalue *out);
 mf_status mf__j_append(jctx *c, jvalue list, jvalue item);
-mf_status mf__j_pair(jctx *c, jvalue a, jvalue b, jvalue *out); /* a tuple of two */
+mf_status mf__j_pair(jctx *c, jvalue a, jvalue b, jvalue *out);                            /* a tuple of two */
+mf_status mf__j_set_range(jctx *c, jvalue list, int64_t first, int64_t end, int64_t step); /* of JF_RANGE */
 mf_status mf__j_from_json(jctx *c, const json_t *json, jvalue *out);
 
 /* dict.c. Keys that cannot be keys (lists, dicts) are an error of every one of these. */
@@ -156,9 +162,14 @@ const char *mf__j_type(jvalue v);                                      /* "str",
 bool mf__j_is_text(jvalue v, const char *text);
 bool mf__j_same_name(const char *a, size_t n, const char *text); /* n bytes at a are the text */
 
+/* A list becomes a generator: true even when empty, without length or items by number. */
+static inline void mf__j_make_generator(jvalue *list) {
+    list->form = JF_GENERATOR;
+}
+
 /* Length in characters, items or keys; error for what has none. */
 mf_status mf__j_length(jctx *c, jvalue v, size_t *n);
-/* The items that iterating gives: characters, items, keys. */
+/* The items that iterating gives: characters, items, keys. A generator is empty afterwards. */
 mf_status mf__j_iterate(jctx *c, jvalue v, const jlist **out);
 
 size_t mf__j_utf8_count(const char *s, size_t n);

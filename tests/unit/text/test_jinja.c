@@ -1,7 +1,7 @@
 /* The template interpreter: small templates against what jinja2 makes of them, error places, limits.
  *
- *   test_jinja FILE    jinja_cases.jsonl: {"template", "expected"} or {"template", "error"}; the last line has the
- *                      variables */
+ *   test_jinja FILE    {"template", "expected"} or {"template", "error"}, perhaps with "vars"; the last line has the
+ *                      variables of those without */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,6 +32,7 @@ static int check_case(const json_t *line, const json_t *vars) {
     mf__strbuf out = {0};
     mf_error err = {0};
     if (!source) return 0;
+    if (json_object_get(line, "vars")) vars = json_object_get(line, "vars");
     mf_status status = render(json_string_value(source), json_string_length(source), vars,
                               (mf__jinja_options){.strftime_now = "2025"}, &out, &err);
     int bad = 0;
