@@ -19,6 +19,7 @@ static const app_command COMMANDS[] = {
     {"eval", cmd_eval, "mean negative log-likelihood of a text"},
     {"bench", cmd_bench, "measure prefill, decode and the memory they wait for"},
     {"tokenize", cmd_tokenize, "text to token ids and back"},
+    {"schema", cmd_schema, "try a JSON Schema, a pattern or a grammar on texts"},
     {"template", cmd_template, "a request written out by a model's chat template"},
 };
 

@@ -20,6 +20,7 @@ typedef struct mf__grammar mf__grammar;
  * alternatives that cannot both hold, allOf of one, $ref into the same schema. Properties come in the schema's order.
  * Keywords that would be ignored are MF_E_UNSUPPORTED; those that only describe are skipped. */
 mf_status mf__grammar_from_schema(const json_t *schema, mf__grammar **out, mf_error *err);
+mf_status mf__grammar_from_schema_strict(const json_t *schema, mf__grammar **out, mf_error *err);
 mf_status mf__grammar_any_json(mf__grammar **out, mf_error *err); /* an object or array */
 mf_status mf__grammar_from_regex(const char *pattern, size_t size, mf__grammar **out, mf_error *err); /* whole text */
 
@@ -49,6 +50,14 @@ typedef struct mf__form {
 } mf__form;
 mf_status mf__grammar_from_form(const mf__form *form, mf__grammar **out, mf_error *err);
 void mf__grammar_free(mf__grammar *g); /* NULL is fine */
+const char *mf__grammar_notes(const mf__grammar *g); /* what of a schema is not enforced, a line each; "": nothing */
+uint32_t mf__grammar_states(const mf__grammar *g);   /* its size */
+
+/* Tries a grammar on a whole text: is it accepted? *at: how many bytes of it are a beginning of an accepted one. */
+mf_status mf__grammar_accepts(const mf__grammar *g, const char *text, size_t size, bool *accepted, size_t *at,
+                              mf_error *err);
+/* Appends a random text that the grammar accepts. Not evenly distributed; the same for the same seed. */
+mf_status mf__grammar_example(const mf__grammar *g, uint64_t seed, mf__strbuf *out, mf_error *err);
 
 /* The tokens of a tokenizer by their bytes; added tokens are not among them. Immutable, shareable. */
 typedef struct mf__token_trie mf__token_trie;

@@ -12,7 +12,6 @@
 
 #define MAX_RULES 2000
 #define MAX_DEPTH 50
-#define MAX_REPEAT 1000
 
 typedef struct named_rule {
     const char *name;
@@ -24,7 +23,7 @@ typedef struct named_rule {
 typedef struct reader {
     const char *text;
     size_t size, at;
-    mf__grammar *g;
+    mf__nfa nfa;
     named_rule rules[MAX_RULES];
     size_t n_rules;
     int depth;
@@ -72,7 +71,7 @@ static mf_status find_rule(reader *r, const char *name, size_t n, named_rule **o
     if (r->n_rules == MAX_RULES) return bad(r, MF_E_LIMIT, "too many rules");
     *out = &r->rules[r->n_rules++];
     **out = (named_rule){.name = name, .n = n};
-    return nfa_rule_add(r->g, &(*out)->rule, r->err);
+    return mf__nfa_rule(&r->nfa, &(*out)->rule);
 }
 
 /* "name ::=" at the cursor: the next rule begins here. */
@@ -114,11 +113,11 @@ static mf_status read_text(reader *r, uint32_t from, uint32_t to) {
         char utf8[4];
         if (r->at >= r->size || r->text[r->at] == '\n') return bad(r, MF_E_FORMAT, "a text that is not closed");
         MF__TRY(read_char(r, &c));
-        MF__TRY(nfa_state_add(r->g, &next, r->err));
-        MF__TRY(nfa_text(r->g, from, utf8, (size_t)mf__utf8_encode(c, utf8), next, r->err));
+        MF__TRY(mf__nfa_state(&r->nfa, &next));
+        MF__TRY(mf__nfa_text(&r->nfa, from, utf8, (size_t)mf__utf8_encode(c, utf8), next));
         from = next;
     }
-    return nfa_empty(r->g, from, to, r->err);
+    return mf__nfa_empty(&r->nfa, from, to);
 }
 
 static mf_status read_set(reader *r, uint32_t from, uint32_t to) {
@@ -141,7 +140,7 @@ static mf_status read_set(reader *r, uint32_t from, uint32_t to) {
         if (status == MF_OK) status = mf__uset_add(&set, lo, hi, r->err);
     }
     if (status == MF_OK && negate) status = mf__uset_invert(&set, r->err);
-    if (status == MF_OK) status = nfa_chars(r->g, from, &set, false, to, r->err);
+    if (status == MF_OK) status = mf__nfa_chars(&r->nfa, from, &set, NFA_PLAIN, to);
     mf__uset_free(&set);
     return status;
 }
@@ -162,62 +161,54 @@ static mf_status read_atom(reader *r, uint32_t from, uint32_t to) {
     if (!n) return bad(r, MF_E_FORMAT, "expected a text, a set, a name or (");
     MF__TRY(find_rule(r, r->text + r->at, n, &rule));
     r->at += n;
-    return nfa_call(r->g, from, rule->rule, to, r->err);
+    return mf__nfa_call(&r->nfa, from, rule->rule, to);
 }
 
-static bool read_count(reader *r, int *min, int *max) {
-    char *end;
-    if (take(r, "?")) return *min = 0, *max = 1, true;
-    if (take(r, "*")) return *min = 0, *max = -1, true;
-    if (take(r, "+")) return *min = 1, *max = -1, true;
-    const char *close = r->at < r->size && r->text[r->at] == '{' ? memchr(r->text + r->at, '}', r->size - r->at) : NULL;
-    char number[24] = {0};
-    if (!close || (size_t)(close - r->text) - r->at > sizeof number) return false;
-    memcpy(number, r->text + r->at + 1, (size_t)(close - r->text) - r->at - 1);
-    *max = *min = (int)strtol(number, &end, 10);
-    if (*end == ',') *max = end[1] ? (int)strtol(end + 1, &end, 10) : -1;
-    r->at = (size_t)(close - r->text) + 1;
-    return true;
+static bool read_number(reader *r, int64_t *out) {
+    size_t start = r->at;
+    for (*out = 0; r->at < r->size && r->text[r->at] >= '0' && r->text[r->at] <= '9'; r->at++)
+        if (*out < INT64_MAX / 20) *out = *out * 10 + (r->text[r->at] - '0');
+    return r->at > start;
 }
 
-/* An atom with its count, as a rule of its own, so that copies are calls. */
-static mf_status read_item(reader *r, uint32_t *at) {
-    uint32_t rule, next;
-    int min = 1, max = 1;
-    MF__TRY(nfa_rule_add(r->g, &rule, r->err));
-    nfa_rule atom = r->g->rules[rule];
-    MF__TRY(read_atom(r, atom.start, atom.end));
-    MF__TRY(nfa_state_add(r->g, &next, r->err));
-    if (!read_count(r, &min, &max)) {
-        MF__TRY(nfa_call(r->g, *at, rule, next, r->err));
-        return *at = next, MF_OK;
-    }
-    if (min < 0 || min > MAX_REPEAT || max > MAX_REPEAT || (max >= 0 && max < min))
-        return bad(r, MF_E_FORMAT, "a bad count");
-    for (int i = 0; i < (max < 0 ? min : max); i++) {
-        uint32_t to;
-        if (i >= min) MF__TRY(nfa_empty(r->g, *at, next, r->err));
-        MF__TRY(nfa_state_add(r->g, &to, r->err));
-        MF__TRY(nfa_call(r->g, *at, rule, to, r->err));
-        *at = to;
-    }
-    if (max < 0) {
-        if (r->g->states[atom.start].edges == 0) return bad(r, MF_E_FORMAT, "a repetition of nothing");
-        MF__TRY(nfa_call(r->g, *at, rule, *at, r->err));
-    }
-    MF__TRY(nfa_empty(r->g, *at, next, r->err));
-    *at = next;
+/* {n}, {n,} or {n,m}, behind the brace. */
+static mf_status read_braces(reader *r, int64_t *min, int64_t *max) {
+    bool fine = read_number(r, min);
+    *max = *min;
+    if (fine && take(r, ",") && !read_number(r, max)) *max = -1;
+    if (!fine || !take(r, "}") || (*max >= 0 && *max < *min)) return bad(r, MF_E_FORMAT, "a bad count; expected {n}, {n,} or {n,m}");
     return MF_OK;
+}
+
+/* An atom with its count. */
+static mf_status read_item(reader *r, uint32_t *at) {
+    mf__nfa *n = &r->nfa;
+    uint32_t start, end, rule;
+    int64_t min, max;
+    MF__TRY(mf__nfa_state(n, &start));
+    MF__TRY(mf__nfa_state(n, &end));
+    MF__TRY(read_atom(r, start, end));
+    if (take(r, "{")) {
+        MF__TRY(read_braces(r, &min, &max));
+        MF__TRY(mf__nfa_repeat(n, start, end, min, max, &rule));
+        return mf__nfa_then_call(n, at, rule);
+    }
+    bool plus = take(r, "+"), star = !plus && take(r, "*"), maybe = !plus && !star && take(r, "?");
+    MF__TRY(mf__nfa_empty(n, *at, start));
+    if (plus || star) MF__TRY(mf__nfa_empty(n, end, start));
+    if (star || maybe) MF__TRY(mf__nfa_empty(n, start, end));
+    *at = end;
+    return mf__nfa_then_empty(n, at);
 }
 
 static mf_status read_choice(reader *r, uint32_t from, uint32_t to) {
     do {
         uint32_t at;
-        MF__TRY(nfa_state_add(r->g, &at, r->err));
-        MF__TRY(nfa_empty(r->g, from, at, r->err));
+        MF__TRY(mf__nfa_state(&r->nfa, &at));
+        MF__TRY(mf__nfa_empty(&r->nfa, from, at));
         for (skip(r); r->at < r->size && !strchr("|)", r->text[r->at]) && !at_definition(r); skip(r))
             MF__TRY(read_item(r, &at));
-        MF__TRY(nfa_empty(r->g, at, to, r->err));
+        MF__TRY(mf__nfa_empty(&r->nfa, at, to));
     } while (take(r, "|"));
     return MF_OK;
 }
@@ -233,7 +224,7 @@ static mf_status read_all(reader *r) {
         r->at += n;
         skip(r);
         take(r, "::=");
-        nfa_rule pair = r->g->rules[rule->rule];
+        nfa_rule pair = r->nfa.rules[rule->rule];
         MF__TRY(read_choice(r, pair.start, pair.end));
         if (r->at < r->size && r->text[r->at] == ')') return bad(r, MF_E_FORMAT, "a ) without (");
     }
@@ -242,7 +233,7 @@ static mf_status read_all(reader *r) {
         if (!r->rules[i].defined)
             return mf__fail(r->err, MF_E_NOT_FOUND, "grammar: rule \"%.*s\" is used but not there",
                             r->rules[i].n > 60 ? 60 : (int)r->rules[i].n, r->rules[i].name);
-        if (r->rules[i].n == 4 && memcmp(r->rules[i].name, "root", 4) == 0) root = true, r->g->root = r->rules[i].rule;
+        if (r->rules[i].n == 4 && memcmp(r->rules[i].name, "root", 4) == 0) root = true, r->nfa.root = r->rules[i].rule;
     }
     return root ? MF_OK : mf__fail(r->err, MF_E_NOT_FOUND, "grammar: there is no rule \"root\"");
 }
@@ -255,13 +246,10 @@ mf_status mf__grammar_from_rules(const char *text, size_t size, mf__grammar **ou
     reader *r = calloc(1, sizeof *r);
     if (!r) return mf__fail(err, MF_E_NOMEM, "no memory for a grammar");
     *r = (reader){.text = text, .size = size, .err = err};
-    mf_status status = nfa_create(&r->g, err);
-    if (status == MF_OK) status = read_all(r);
-    if (status == MF_OK) status = nfa_finish(r->g, err);
-    if (status != MF_OK)
-        mf__grammar_free(r->g);
-    else
-        *out = r->g;
+    mf__nfa_init(&r->nfa, err);
+    mf_status status = read_all(r);
+    if (status == MF_OK) status = mf__nfa_finish(&r->nfa, out);
+    mf__nfa_deinit(&r->nfa);
     free(r);
     return status;
 }

@@ -1,359 +1,663 @@
-/* JSON Schema: keywords, references, alternatives. The types are in schema_types.c and schema_object.c. */
+/* JSON Schema: goals to rules, strings, the common rules. See schema.h. */
 #include "text/grammar/schema.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEPTH 64
+#define MAX_GOALS 30000
+#define MAX_INDENT 40
+#define PRODUCT 6000 /* states of a pattern times a length up to which both are multiplied */
 
-static bool is_one_of(const char *word, const char *const *list) {
-    for (; *list; list++)
-        if (strcmp(word, *list) == 0) return true;
-    return false;
+/* ---- keywords ---------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *key;
+    uint32_t type;
+} keywords[] = {
+    {"properties", TYPE_OBJECT},
+    {"required", TYPE_OBJECT},
+    {"additionalProperties", TYPE_OBJECT},
+    {"patternProperties", TYPE_OBJECT},
+    {"propertyNames", TYPE_OBJECT},
+    {"minProperties", TYPE_OBJECT},
+    {"maxProperties", TYPE_OBJECT},
+    {"unevaluatedProperties", TYPE_OBJECT},
+    {"items", TYPE_ARRAY},
+    {"prefixItems", TYPE_ARRAY},
+    {"additionalItems", TYPE_ARRAY},
+    {"minItems", TYPE_ARRAY},
+    {"maxItems", TYPE_ARRAY},
+    {"uniqueItems", TYPE_ARRAY},
+    {"contains", TYPE_ARRAY},
+    {"unevaluatedItems", TYPE_ARRAY},
+    {"pattern", TYPE_STRING},
+    {"minLength", TYPE_STRING},
+    {"maxLength", TYPE_STRING},
+    {"format", TYPE_STRING},
+    {"minimum", TYPE_INTEGER | TYPE_FRACTION},
+    {"maximum", TYPE_INTEGER | TYPE_FRACTION},
+    {"exclusiveMinimum", TYPE_INTEGER | TYPE_FRACTION},
+    {"exclusiveMaximum", TYPE_INTEGER | TYPE_FRACTION},
+    {"multipleOf", TYPE_INTEGER | TYPE_FRACTION},
+};
+
+uint32_t mf__schema_keyword_type(const char *key) {
+    for (size_t i = 0; i < MF__COUNT(keywords); i++)
+        if (strcmp(keywords[i].key, key) == 0) return keywords[i].type;
+    return 0;
 }
 
-/* Keywords that say nothing about what is valid. */
-static const char *const notes[] = {
-    "title",  "description",     "default",          "examples", "$schema",   "$id",    "$comment",
-    "$defs",  "definitions",     "deprecated",       "readOnly", "writeOnly", "format", "$anchor",
-    "strict", "contentEncoding", "contentMediaType", "nullable", NULL};
-static const char *const known[] = {"type",
-                                    "enum",
-                                    "const",
-                                    "properties",
-                                    "required",
-                                    "additionalProperties",
-                                    "minProperties",
-                                    "maxProperties",
-                                    "items",
-                                    "prefixItems",
-                                    "minItems",
-                                    "maxItems",
-                                    "pattern",
-                                    "minLength",
-                                    "maxLength",
-                                    "minimum",
-                                    "maximum",
-                                    "exclusiveMinimum",
-                                    "exclusiveMaximum",
-                                    "anyOf",
-                                    "oneOf",
-                                    "allOf",
-                                    "$ref",
-                                    NULL};
+static mf_status type_named(mf__schemas *c, const json_t *schema, const char *name, uint32_t *mask) {
+    static const struct {
+        const char *name;
+        uint32_t mask;
+    } types[] = {{"string", TYPE_STRING},   {"integer", TYPE_INTEGER}, {"number", TYPE_INTEGER | TYPE_FRACTION},
+                 {"boolean", TYPE_BOOLEAN}, {"null", TYPE_NULL},       {"object", TYPE_OBJECT},
+                 {"array", TYPE_ARRAY},     {"any", TYPE_ALL}};
+    char what[80];
+    for (size_t i = 0; name && i < MF__COUNT(types); i++)
+        if (strcmp(types[i].name, name) == 0) return *mask |= types[i].mask, MF_OK;
+    if (!name) return mf__schema_fail(c, MF_E_FORMAT, schema, "type", "is not a name or a list of names");
+    snprintf(what, sizeof what, "\"%.40s\" does not exist", name);
+    return mf__schema_fail(c, MF_E_FORMAT, schema, "type", what);
+}
 
-static mf_status check_keywords(schema_ctx *c, const json_t *s) {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)s, key, value) {
-        if (is_one_of(key, notes) || is_one_of(key, known)) continue;
-        if (strcmp(key, "uniqueItems") == 0 && json_is_false(value)) continue;
-        if (strcmp(key, "additionalItems") == 0 && json_is_false(value)) continue;
-        return mf__fail(c->err, MF_E_UNSUPPORTED, "JSON Schema: \"%.60s\" is not supported", key);
-    }
+mf_status mf__schema_type_mask(mf__schemas *c, const json_t *schema, uint32_t *mask) {
+    const json_t *type = json_object_get(schema, "type");
+    *mask = type ? 0 : TYPE_ALL;
+    if (!type) return MF_OK;
+    if (!json_is_array(type)) return type_named(c, schema, json_string_value(type), mask);
+    for (size_t i = 0; i < json_array_size(type); i++)
+        MF__TRY(type_named(c, schema, json_string_value(json_array_get(type, i)), mask));
     return MF_OK;
 }
 
-static bool has_other(const json_t *s, const char *key) { /* any keyword that counts, other than key */
-    const char *k;
-    json_t *value;
-    json_object_foreach((json_t *)s, k, value) if (strcmp(k, key) != 0 && is_one_of(k, known)) return true;
-    return false;
-}
-
-mf_status schema_count(schema_ctx *c, const json_t *s, const char *key, int64_t missing, int64_t *out) {
-    const json_t *v = json_object_get(s, key);
+mf_status mf__schema_count(mf__schemas *c, const json_t *schema, const char *key, int64_t missing, int64_t *out) {
+    const json_t *v = json_object_get(schema, key);
     *out = missing;
     if (!v) return MF_OK;
     double d = json_number_value(v);
-    if (!json_is_number(v) || d < 0 || d != (double)(int64_t)d || d > 1e9)
-        return mf__fail(c->err, MF_E_FORMAT, "JSON Schema: \"%s\" is not a count", key);
-    *out = (int64_t)d;
+    if (!json_is_number(v) || d < 0 || d != (double)(int64_t)d || d > 9e15)
+        return mf__schema_fail(c, MF_E_FORMAT, schema, key, "is not a count");
+    *out = json_is_integer(v) ? json_integer_value(v) : (int64_t)d;
     return MF_OK;
 }
 
-/* ---- references ------------------------------------------------------------------------------------------------ */
+/* ---- places ------------------------------------------------------------------------------------------------------ */
 
-/* The next token of a JSON pointer, unescaped (~1 is /, ~0 is ~). Returns what is left behind it. */
-static const char *pointer_token(const char *p, char *out, size_t size) {
-    size_t n = 0;
-    for (; *p && *p != '/'; p++) {
-        char ch = *p;
-        if (ch == '~' && (p[1] == '0' || p[1] == '1')) ch = *++p == '1' ? '/' : '~';
-        if (n + 1 < size) out[n++] = ch;
-    }
-    out[n] = 0;
-    return p;
-}
-
-static mf_status resolve(schema_ctx *c, const char *ref, const json_t **out) {
-    const json_t *at = c->root;
-    const char *p = ref;
-    char token[256];
-    if (*p != '#' || (p[1] && p[1] != '/'))
-        return mf__fail(c->err, MF_E_UNSUPPORTED, "JSON Schema: \"$ref\": \"%.80s\" leads out of the schema", ref);
-    for (p++; *p == '/' && at;) {
-        p = pointer_token(p + 1, token, sizeof token);
-        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(token, NULL, 10)) : json_object_get(at, token);
-    }
-    if (!at) return mf__fail(c->err, MF_E_NOT_FOUND, "JSON Schema: \"$ref\": \"%.80s\" leads nowhere", ref);
-    *out = at;
-    return MF_OK;
-}
-
-mf_status schema_rule(schema_ctx *c, const json_t *schema, uint32_t *rule) {
-    for (size_t i = 0; i < c->n_memo; i++)
-        if (c->memo[i].schema == schema) return *rule = c->memo[i].rule, MF_OK;
-    if (json_is_true(schema) || (json_is_object(schema) && json_object_size(schema) == 0))
-        return *rule = c->value, MF_OK;
-    MF__TRY(nfa_rule_add(c->g, rule, c->err));
-    schema_memo *more = realloc(c->memo, (c->n_memo + 1) * sizeof *more);
-    if (!more) return mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
-    c->memo = more;
-    c->memo[c->n_memo++] = (schema_memo){schema, *rule};
-    nfa_rule r = c->g->rules[*rule];
-    return schema_fill(c, schema, r.start, r.end);
-}
-
-/* ---- alternatives ---------------------------------------------------------------------------------------------- */
-
-/* base (less `without`) and alt as one schema. Members that both have must agree, be lists of required keys, or be
- * properties without a common name. */
-static mf_status merge(schema_ctx *c, const json_t *base, const char *without, const json_t *alt, const json_t **out) {
-    json_t *m = json_is_true(alt) ? json_object() : json_copy((json_t *)alt);
+/* Writes the way from `at` to `node` as a JSON pointer; false: it is not below. */
+static bool find_place(const json_t *at, const json_t *node, char *out, size_t size, int depth) {
     const char *key;
     json_t *value;
-    if (!m || json_array_append_new(c->made, m) != 0) return mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
-    json_object_foreach((json_t *)base, key, value) {
-        json_t *other = json_object_get(m, key);
-        if (strcmp(key, without) == 0 || is_one_of(key, notes)) continue;
-        if (!other || json_equal(other, value)) {
-            json_object_set(m, key, value);
-        } else if (strcmp(key, "required") == 0) {
-            json_t *both = json_copy(other);
-            json_array_extend(both, value);
-            json_object_set_new(m, key, both);
-        } else if (strcmp(key, "properties") == 0) {
-            json_t *both = json_copy(value);
-            const char *name;
-            json_t *property;
-            json_object_foreach(other, name, property) {
-                const json_t *there = json_object_get(both, name);
-                if (there && !json_equal((json_t *)there, property) && json_object_size(there) > 0) {
-                    json_decref(both);
-                    return mf__fail(c->err, MF_E_UNSUPPORTED, "JSON Schema: property \"%.60s\" is described twice",
-                                    name);
-                }
-                json_object_set(both, name, property);
-            }
-            json_object_set_new(m, key, both);
-        } else {
-            return mf__fail(c->err, MF_E_UNSUPPORTED, "JSON Schema: \"%.60s\" stands beside and inside \"%s\"", key,
-                            without);
-        }
+    size_t used = strlen(out);
+    if (at == node) return true;
+    if (depth > 100) return false;
+    for (size_t i = 0; i < json_array_size(at); i++) {
+        snprintf(out + used, size - used, "/%zu", i);
+        if (find_place(json_array_get(at, i), node, out, size, depth + 1)) return true;
     }
-    *out = m;
-    return MF_OK;
-}
-
-static const char *single_type(const json_t *s) {
-    return json_string_value(json_object_get(s, "type"));
-}
-
-/* Can no value satisfy both? Told by their types, or by constants of a common required property. */
-static bool exclusive(const json_t *a, const json_t *b) {
-    const char *ta = single_type(a), *tb = single_type(b);
-    if (ta && tb && strcmp(ta, tb) != 0) return !(strstr("integer number", ta) && strstr("integer number", tb));
-    const json_t *ca = json_object_get(a, "const"), *cb = json_object_get(b, "const");
-    if (ca && cb) return !json_equal((json_t *)ca, (json_t *)cb);
-    const char *name;
-    json_t *pa;
-    json_object_foreach(json_object_get(a, "properties"), name, pa) {
-        ca = json_object_get(pa, "const");
-        cb = json_object_get(json_object_get(json_object_get(b, "properties"), name), "const");
-        if (ca && cb && !json_equal((json_t *)ca, (json_t *)cb)) return true;
+    json_object_foreach((json_t *)at, key, value) {
+        if (!json_is_object(value) && !json_is_array(value) && value != node) continue;
+        snprintf(out + used, size - used, "/%.60s", key);
+        if (find_place(value, node, out, size, depth + 1)) return true;
     }
+    out[used] = 0;
     return false;
 }
 
-static const json_t *follow(schema_ctx *c, const json_t *s) {
-    const char *ref = json_string_value(json_object_get(s, "$ref"));
-    const json_t *target;
-    return ref && resolve(c, ref, &target) == MF_OK ? target : s;
+static void place_of(const mf__schemas *c, const json_t *node, char out[256]) {
+    strcpy(out, "#");
+    if (!find_place(c->root, node, out, 256, 0)) strcpy(out, "#");
 }
 
-static mf_status fill_choice(schema_ctx *c, const json_t *s, const char *key, uint32_t from, uint32_t to) {
-    const json_t *list = json_object_get(s, key);
-    size_t n = json_array_size(list);
-    if (!json_is_array(list) || n == 0) return mf__fail(c->err, MF_E_FORMAT, "JSON Schema: \"%s\" is not a list", key);
-    if (strcmp(key, "allOf") == 0 && n > 1)
-        return mf__fail(c->err, MF_E_UNSUPPORTED, "JSON Schema: \"allOf\" of %zu schemas is not supported", n);
-    for (size_t i = 0; strcmp(key, "oneOf") == 0 && i < n; i++)
-        for (size_t k = 0; k < i; k++)
-            if (!exclusive(follow(c, json_array_get(list, i)), follow(c, json_array_get(list, k))))
-                return mf__fail(c->err, MF_E_UNSUPPORTED,
-                                "JSON Schema: alternatives %zu and %zu of \"oneOf\" may both "
-                                "hold; use \"anyOf\"",
-                                k, i);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *alt = json_array_get(list, i);
-        uint32_t rule;
-        if (has_other(s, key) && !json_is_false(alt)) MF__TRY(merge(c, s, key, alt, &alt));
-        MF__TRY(schema_rule(c, alt, &rule));
-        MF__TRY(nfa_call(c->g, from, rule, to, c->err));
+mf_status mf__schema_fail(mf__schemas *c, mf_status status, const json_t *node, const char *key, const char *what) {
+    char place[256], inner[160] = "";
+    if (c->probing) return status;
+    place_of(c, node, place);
+    if (key && strcmp(what, "cannot be used") == 0 && c->err) { /* a pattern: its own error says why */
+        snprintf(inner, sizeof inner, ": %.150s", c->err->text);
+        return mf__fail(c->err, status, "JSON Schema: %s: \"%s\" %s%s", place, key, what, inner);
     }
+    if (!key) return mf__fail(c->err, status, "JSON Schema: %s %s", place, what);
+    return mf__fail(c->err, status, "JSON Schema: %s: \"%s\" %s", place, key, what);
+}
+
+mf_status mf__schema_note(mf__schemas *c, const json_t *node, const char *key, const char *what) {
+    char place[256];
+    if (c->notes.size > 4000) return MF_OK; /* enough to see what is wrong */
+    place_of(c, node, place);
+    return mf__strbuf_printf(&c->notes, c->err, "%s: \"%s\" %s\n", place, key, what);
+}
+
+/* ---- common rules ------------------------------------------------------------------------------------------------ */
+
+mf_status mf__schema_regex(mf__schemas *c, const char *pattern, uint32_t from, uint32_t to) {
+    mf__lang lang;
+    MF__TRY(mf__lang_regex(pattern, strlen(pattern), (mf__lang_options){0}, &lang, c->err));
+    mf_status status = mf__lang_fill(c->n, &lang, NFA_PLAIN, false, from, to);
+    mf__lang_free(&lang);
+    return status;
+}
+
+static mf_status regex_rule(mf__schemas *c, const char *pattern, uint32_t *rule) {
+    MF__TRY(mf__nfa_rule(c->n, rule));
+    nfa_rule r = c->n->rules[*rule];
+    return mf__schema_regex(c, pattern, r.start, r.end);
+}
+
+/* Nothing, a space, or a new line with an indentation. */
+mf_status mf__schema_space(mf__schemas *c, uint32_t *at) {
+    uint32_t next, line;
+    MF__TRY(mf__nfa_state(c->n, &next));
+    MF__TRY(mf__nfa_state(c->n, &line));
+    MF__TRY(mf__nfa_empty(c->n, *at, next));
+    MF__TRY(mf__nfa_bytes(c->n, *at, ' ', ' ', next));
+    MF__TRY(mf__nfa_bytes(c->n, *at, '\n', '\n', line));
+    MF__TRY(mf__nfa_call(c->n, line, c->indent, next));
+    *at = next;
     return MF_OK;
 }
 
-/* ---- values and types ------------------------------------------------------------------------------------------ */
+/* Brackets around members with commas in between. */
+static mf_status common_list(mf__schemas *c, const char *open, const char *close, bool keys, uint32_t rule) {
+    mf__nfa *n = c->n;
+    uint32_t at = n->rules[rule].start, to = n->rules[rule].end, member, end;
+    MF__TRY(mf__nfa_then_text(n, &at, open, 1));
+    MF__TRY(mf__schema_space(c, &at));
+    MF__TRY(mf__nfa_state(n, &end));
+    MF__TRY(mf__nfa_text(n, end, close, 1, to));
+    MF__TRY(mf__nfa_empty(n, at, end));
+    MF__TRY(mf__nfa_state(n, &member));
+    MF__TRY(mf__nfa_empty(n, at, member));
+    at = member;
+    if (keys) {
+        MF__TRY(mf__nfa_then_call(n, &at, c->string));
+        MF__TRY(mf__nfa_then_text(n, &at, ":", 1));
+        MF__TRY(mf__schema_space(c, &at));
+    }
+    MF__TRY(mf__nfa_then_call(n, &at, c->value));
+    uint32_t more = at;
+    MF__TRY(mf__nfa_then_text(n, &more, ",", 1));
+    MF__TRY(mf__schema_space(c, &more));
+    MF__TRY(mf__nfa_empty(n, more, member));
+    MF__TRY(mf__schema_space(c, &at));
+    return mf__nfa_empty(n, at, end);
+}
 
-mf_status schema_literal(schema_ctx *c, const json_t *value, uint32_t from, uint32_t to) {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+static mf_status free_string(mf__schemas *c, uint32_t from, uint32_t to) {
+    mf__lang any;
+    uint32_t at = from, end;
+    MF__TRY(mf__nfa_then_text(c->n, &at, "\"", 1));
+    MF__TRY(mf__nfa_state(c->n, &end));
+    MF__TRY(mf__lang_any(&any, c->err));
+    mf_status status = mf__lang_fill(c->n, &any, NFA_JSON_ESCAPES, false, at, end);
+    mf__lang_free(&any);
+    MF__TRY(status);
+    return mf__nfa_text(c->n, end, "\"", 1, to);
+}
+
+static mf_status make_common(mf__schemas *c) {
+    mf__nfa *n = c->n;
+    char indent[32];
+    static const char *const words[] = {"true", "false", "null"};
+    snprintf(indent, sizeof indent, "[ \\t]{0,%d}", MAX_INDENT);
+    MF__TRY(regex_rule(c, indent, &c->indent));
+    MF__TRY(regex_rule(c, "-?(0|[1-9][0-9]{0,17})", &c->integer));
+    MF__TRY(regex_rule(c, "-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?", &c->number));
+    MF__TRY(mf__nfa_rule(n, &c->string));
+    MF__TRY(free_string(c, n->rules[c->string].start, n->rules[c->string].end));
+    MF__TRY(mf__nfa_rule(n, &c->value));
+    MF__TRY(mf__nfa_rule(n, &c->object));
+    MF__TRY(mf__nfa_rule(n, &c->array));
+    MF__TRY(common_list(c, "{", "}", true, c->object));
+    MF__TRY(common_list(c, "[", "]", false, c->array));
+    nfa_rule r = n->rules[c->value];
+    for (size_t i = 0; i < MF__COUNT(words); i++)
+        MF__TRY(mf__nfa_text(n, r.start, words[i], strlen(words[i]), r.end));
+    const uint32_t rules[] = {c->string, c->number, c->object, c->array};
+    for (size_t i = 0; i < MF__COUNT(rules); i++) MF__TRY(mf__nfa_call(n, r.start, rules[i], r.end));
+    return MF_OK;
+}
+
+/* ---- strings ----------------------------------------------------------------------------------------------------- */
+
+static mf_status restrict_regex(mf__schemas *c, const fact *f, const char *key, const char *pattern, size_t size,
+                                bool search, mf__lang *lang) {
+    mf__lang one;
+    bool negated = f->kind == FACT_NOT;
+    mf_status status = mf__lang_regex(pattern, size, (mf__lang_options){.search = search, .wide = negated}, &one, c->err);
+    if (status != MF_OK) return mf__schema_fail(c, status, f->of.node, key, "cannot be used");
+    if (!lang->n_states && !negated) return *lang = one, MF_OK;
+    if (!lang->n_states) status = mf__lang_any(lang, c->err);
+    if (status == MF_OK) status = mf__lang_restrict(lang, &one, negated ? MF__LANG_AND_NOT : MF__LANG_AND, c->err);
+    mf__lang_free(&one);
+    return status;
+}
+
+static mf_status apply_format(mf__schemas *c, const fact *f, mf__lang *lang) {
+    const json_t *format = json_object_get(f->of.node, "format");
+    const char *name = json_string_value(format), *pattern = name ? mf__format_pattern(name) : NULL;
+    char what[128];
+    if (pattern) return restrict_regex(c, f, "format", pattern, strlen(pattern), false, lang);
+    if (!name) return MF_OK;
+    snprintf(what, sizeof what, "\"%.60s\" is not enforced", name);
+    if (c->options.strict) return mf__schema_fail(c, MF_E_UNSUPPORTED, f->of.node, "format", what);
+    return c->probing ? MF_OK : mf__schema_note(c, f->of.node, "format", what);
+}
+
+static mf_status apply_lengths(mf__schemas *c, const fact *f, int64_t *min, int64_t *max) {
+    int64_t least, most;
+    bool negated = f->kind == FACT_NOT;
+    MF__TRY(mf__schema_count(c, f->of.node, "minLength", 0, &least));
+    MF__TRY(mf__schema_count(c, f->of.node, "maxLength", -1, &most));
+    if (negated && f->key[1] == 'i') most = least - 1, least = 0;
+    if (negated && f->key[1] == 'a') least = most + 1, most = -1;
+    if (negated && most < -1) return *min = 1, *max = 0, MF_OK;
+    if (negated && f->key[1] == 'i' && most == -1) return *min = 1, *max = 0, MF_OK; /* minLength 0 always holds */
+    if (least > *min) *min = least;
+    if (most >= 0 && (*max < 0 || most < *max)) *max = most;
+    return MF_OK;
+}
+
+/* lengths: they become part of the set; else *min and *max have them. A set without states: any string. */
+mf_status mf__schema_string_lang(mf__schemas *c, const conjunction *j, bool lengths, mf__lang *out, int64_t *min,
+                                 int64_t *max) {
+    mf__lang lang = {0}, length = {0};
+    mf_status status = MF_OK;
+    *min = 0;
+    *max = -1;
+    for (uint32_t i = 0; status == MF_OK && i < j->n_facts; i++) {
+        const fact *f = &j->facts[i];
+        if (f->kind != FACT_GROUP && f->kind != FACT_NOT) continue;
+        const json_t *pattern = json_object_get(f->of.node, "pattern");
+        bool group = f->kind == FACT_GROUP;
+        if (pattern && (group || strcmp(f->key, "pattern") == 0)) {
+            status = json_is_string(pattern) ? restrict_regex(c, f, "pattern", json_string_value(pattern),
+                                                              json_string_length(pattern), true, &lang)
+                                             : mf__schema_fail(c, MF_E_FORMAT, f->of.node, "pattern", "is not a string");
+        }
+        if (status == MF_OK && (group || strcmp(f->key, "format") == 0)) status = apply_format(c, f, &lang);
+        if (status == MF_OK && (group || strstr(f->key, "Length"))) status = apply_lengths(c, f, min, max);
+    }
+    for (size_t i = 0; status == MF_OK && i < json_array_size(j->excluded); i++) {
+        const json_t *v = json_array_get(j->excluded, i);
+        mf__lang one = {0};
+        if (!json_is_string(v)) continue;
+        if (!lang.n_states) status = mf__lang_any(&lang, c->err);
+        if (status == MF_OK) status = mf__lang_text(json_string_value(v), json_string_length(v), &one, c->err);
+        if (status == MF_OK) status = mf__lang_restrict(&lang, &one, MF__LANG_AND_NOT, c->err);
+        mf__lang_free(&one);
+    }
+    if (status == MF_OK && lengths && (*min > 0 || *max >= 0)) {
+        status = *max >= 0 && *min > *max ? mf__lang_text("", 0, &length, c->err) : mf__lang_lengths(*min, *max, &length, c->err);
+        if (status == MF_OK && *max >= 0 && *min > *max) length.label[1] = 0; /* nothing */
+        if (status == MF_OK && !lang.n_states) status = mf__lang_any(&lang, c->err);
+        if (status == MF_OK) status = mf__lang_restrict(&lang, &length, MF__LANG_AND, c->err);
+        mf__lang_free(&length);
+    }
+    if (status != MF_OK) return mf__lang_free(&lang), status;
+    *out = lang;
+    return MF_OK;
+}
+
+/* Quotes around the strings of a set; min and max count characters. */
+static mf_status quoted(mf__schemas *c, const mf__lang *lang, bool counted, int64_t min, int64_t max, uint32_t from,
+                        uint32_t to) {
+    mf__nfa *n = c->n;
+    uint32_t rule = 0, at = from, start = from, end, close;
+    if (counted) {
+        MF__TRY(mf__nfa_rule(n, &rule));
+        n->rules[rule].kind = MF__RULE_COUNTED;
+        n->rules[rule].min = min;
+        n->rules[rule].max = max;
+        at = start = n->rules[rule].start;
+        end = n->rules[rule].end;
+    } else {
+        end = to;
+    }
+    MF__TRY(mf__nfa_then_text(n, &at, "\"", 1));
+    MF__TRY(mf__nfa_state(n, &close));
+    MF__TRY(mf__lang_fill(n, lang, NFA_JSON_ESCAPES, counted, at, close));
+    MF__TRY(mf__nfa_text(n, close, "\"", 1, end));
+    (void)start;
+    return counted ? mf__nfa_call(n, from, rule, to) : MF_OK;
+}
+
+mf_status mf__schema_string(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
+    mf__lang lang, any;
+    int64_t min, max;
+    MF__TRY(mf__schema_string_lang(c, j, false, &lang, &min, &max));
+    if (max >= 0 && min > max) return mf__lang_free(&lang), MF_OK;
+    mf_status status;
+    if (!lang.n_states && min == 0 && max < 0) {
+        status = mf__nfa_call(c->n, from, c->string, to);
+    } else if (!lang.n_states) {
+        MF__TRY(mf__lang_any(&any, c->err));
+        status = quoted(c, &any, true, min, max, from, to);
+        mf__lang_free(&any);
+    } else if (min == 0 && max < 0) {
+        status = quoted(c, &lang, false, 0, -1, from, to);
+    } else if (mf__lang_gapless(&lang)) {
+        status = quoted(c, &lang, true, min, max, from, to);
+    } else if (lang.n_states * (uint64_t)(max < 0 ? min : max) <= PRODUCT * 10) {
+        mf__lang length;
+        status = mf__lang_lengths(min, max, &length, c->err);
+        if (status == MF_OK) status = mf__lang_restrict(&lang, &length, MF__LANG_AND, c->err);
+        mf__lang_free(&length);
+        if (status == MF_OK) status = quoted(c, &lang, false, 0, -1, from, to);
+    } else {
+        status = mf__schema_fail(c, MF_E_LIMIT, j->facts[0].of.node, "pattern", "and lengths together are too large");
+    }
+    mf__lang_free(&lang);
+    return status;
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static mf_status string_literal(mf__schemas *c, const json_t *value, uint32_t from, uint32_t to) {
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
     if (!text) return mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
-    mf_status status = nfa_text(c->g, from, text, strlen(text), to, c->err);
+    mf_status status = mf__nfa_text(c->n, from, text, strlen(text), to);
     free(text);
     return status;
 }
 
-static bool value_has_type(const json_t *v, const char *type) {
-    static const struct {
-        const char *name;
-        json_type a, b;
-    } types[] = {{"string", JSON_STRING, JSON_STRING}, {"integer", JSON_INTEGER, JSON_INTEGER},
-                 {"number", JSON_INTEGER, JSON_REAL},  {"boolean", JSON_TRUE, JSON_FALSE},
-                 {"null", JSON_NULL, JSON_NULL},       {"object", JSON_OBJECT, JSON_OBJECT},
-                 {"array", JSON_ARRAY, JSON_ARRAY}};
-    for (size_t i = 0; i < MF__COUNT(types); i++)
-        if (strcmp(types[i].name, type) == 0) return json_typeof(v) == types[i].a || json_typeof(v) == types[i].b;
-    return false;
-}
-
-static bool value_allowed(const json_t *s, const json_t *v) {
-    const json_t *type = json_object_get(s, "type"), *constant = json_object_get(s, "const");
-    if (constant && !json_equal((json_t *)constant, (json_t *)v)) return false;
-    if (json_is_string(type)) return value_has_type(v, json_string_value(type));
-    for (size_t i = 0; i < json_array_size(type); i++) {
-        const char *t = json_string_value(json_array_get(type, i));
-        if (t && value_has_type(v, t)) return true;
+static mf_status number_literal(mf__schemas *c, const json_t *value, uint32_t from, uint32_t to) {
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)), shorter[40];
+    if (!text) return mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
+    double d = json_number_value(value);
+    if (json_is_real(value)) /* the shortest that reads as the same */
+        for (int precision = 1; precision <= 17; precision++) {
+            snprintf(shorter, sizeof shorter, "%.*g", precision, d);
+            if (strtod(shorter, NULL) == d) break;
+        }
+    else
+        snprintf(shorter, sizeof shorter, "%s", text);
+    mf_status status = mf__nfa_text(c->n, from, shorter, strlen(shorter), to);
+    bool whole = !strpbrk(shorter, ".en");
+    if (status == MF_OK && json_is_real(value) && whole) { /* 1.0 and 1 */
+        strcat(shorter, ".0");
+        status = mf__nfa_text(c->n, from, shorter, strlen(shorter), to);
     }
-    return !type;
-}
-
-/* Listed values; keywords about their insides would have to be applied to each, so they must not be there. */
-static mf_status fill_values(schema_ctx *c, const json_t *s, uint32_t from, uint32_t to) {
-    const json_t *list = json_object_get(s, "enum"), *constant = json_object_get(s, "const");
-    const char *key;
-    json_t *value;
-    static const char *const fine[] = {"enum", "const", "type", NULL};
-    json_object_foreach((json_t *)s, key, value) if (is_one_of(key, known) && !is_one_of(key, fine)) return mf__fail(
-        c->err, MF_E_UNSUPPORTED, "JSON Schema: \"%.60s\" beside listed values", key);
-    if (list && !json_is_array(list)) return mf__fail(c->err, MF_E_FORMAT, "JSON Schema: \"enum\" is not a list");
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (value_allowed(s, json_array_get(list, i))) MF__TRY(schema_literal(c, json_array_get(list, i), from, to));
-    if (!list && value_allowed(s, constant)) MF__TRY(schema_literal(c, constant, from, to));
-    return MF_OK;
-}
-
-static mf_status fill_type(schema_ctx *c, const json_t *s, const char *type, uint32_t from, uint32_t to) {
-    if (strcmp(type, "string") == 0) return schema_string(c, s, from, to);
-    if (strcmp(type, "integer") == 0) return schema_number(c, s, true, from, to);
-    if (strcmp(type, "number") == 0) return schema_number(c, s, false, from, to);
-    if (strcmp(type, "object") == 0) return schema_object(c, s, from, to);
-    if (strcmp(type, "array") == 0) return schema_array(c, s, from, to);
-    if (strcmp(type, "null") == 0) return nfa_text(c->g, from, "null", 4, to, c->err);
-    if (strcmp(type, "boolean") == 0) {
-        MF__TRY(nfa_text(c->g, from, "true", 4, to, c->err));
-        return nfa_text(c->g, from, "false", 5, to, c->err);
-    }
-    return mf__fail(c->err, MF_E_FORMAT, "JSON Schema: type \"%.40s\" does not exist", type);
-}
-
-/* Without "type": what the other keywords speak of. Narrower than the schema, never wider. */
-static const char *implied_type(const json_t *s) {
-    static const struct {
-        const char *key, *type;
-    } hints[] = {{"properties", "object"},      {"required", "object"},      {"additionalProperties", "object"},
-                 {"minProperties", "object"},   {"maxProperties", "object"}, {"items", "array"},
-                 {"prefixItems", "array"},      {"minItems", "array"},       {"maxItems", "array"},
-                 {"pattern", "string"},         {"minLength", "string"},     {"maxLength", "string"},
-                 {"minimum", "number"},         {"maximum", "number"},       {"exclusiveMinimum", "number"},
-                 {"exclusiveMaximum", "number"}};
-    for (size_t i = 0; i < MF__COUNT(hints); i++)
-        if (json_object_get(s, hints[i].key)) return hints[i].type;
-    return NULL;
-}
-
-static mf_status fill_object_schema(schema_ctx *c, const json_t *s, uint32_t from, uint32_t to) {
-    static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
-    const json_t *type = json_object_get(s, "type");
-    const char *ref = json_string_value(json_object_get(s, "$ref"));
-    MF__TRY(check_keywords(c, s));
-    if (ref) {
-        const json_t *target;
-        uint32_t rule;
-        if (has_other(s, "$ref")) return mf__fail(c->err, MF_E_UNSUPPORTED, "JSON Schema: keywords beside \"$ref\"");
-        MF__TRY(resolve(c, ref, &target));
-        MF__TRY(schema_rule(c, target, &rule));
-        return nfa_call(c->g, from, rule, to, c->err);
-    }
-    for (size_t i = 0; i < MF__COUNT(choices); i++)
-        if (json_object_get(s, choices[i])) return fill_choice(c, s, choices[i], from, to);
-    if (json_object_get(s, "enum") || json_object_get(s, "const")) return fill_values(c, s, from, to);
-    if (json_is_string(type)) return fill_type(c, s, json_string_value(type), from, to);
-    for (size_t i = 0; i < json_array_size(type); i++) {
-        const char *one = json_string_value(json_array_get(type, i));
-        if (!one) return mf__fail(c->err, MF_E_FORMAT, "JSON Schema: \"type\" is not a name or a list of names");
-        MF__TRY(fill_type(c, s, one, from, to));
-    }
-    if (json_is_array(type)) return MF_OK;
-    if (type) return mf__fail(c->err, MF_E_FORMAT, "JSON Schema: \"type\" is not a name or a list of names");
-    const char *implied = implied_type(s);
-    return implied ? fill_type(c, s, implied, from, to) : nfa_call(c->g, from, c->value, to, c->err);
-}
-
-mf_status schema_fill(schema_ctx *c, const json_t *schema, uint32_t from, uint32_t to) {
-    if (json_is_true(schema)) return nfa_call(c->g, from, c->value, to, c->err);
-    if (json_is_false(schema)) return MF_OK; /* nothing is valid: no way from here to there */
-    if (!json_is_object(schema))
-        return mf__fail(c->err, MF_E_FORMAT, "JSON Schema: a schema is %s, not an object", mf__json_type_name(schema));
-    if (++c->depth > MAX_DEPTH) return mf__fail(c->err, MF_E_LIMIT, "JSON Schema: nested deeper than %d", MAX_DEPTH);
-    mf_status status = fill_object_schema(c, schema, from, to);
-    c->depth--;
+    free(text);
     return status;
 }
 
-mf_status schema_root(schema_ctx *c, const json_t *schema, uint32_t *rule) {
-    c->root = schema;
-    c->n_memo = 0;
-    return schema_rule(c, schema, rule);
+mf_status mf__schema_literal(mf__schemas *c, const json_t *value, uint32_t from, uint32_t to) {
+    mf__nfa *n = c->n;
+    const char *key;
+    json_t *member;
+    bool object = json_is_object(value);
+    if (json_is_number(value)) return number_literal(c, value, from, to);
+    if (!object && !json_is_array(value)) return string_literal(c, value, from, to);
+    uint32_t at = from;
+    size_t i = 0, size = object ? json_object_size(value) : json_array_size(value);
+    MF__TRY(mf__nfa_then_text(n, &at, object ? "{" : "[", 1));
+    MF__TRY(mf__schema_space(c, &at));
+    void *iter = object ? json_object_iter((json_t *)value) : NULL;
+    for (; i < size; i++) {
+        uint32_t next;
+        member = object ? json_object_iter_value(iter) : json_array_get(value, i);
+        if (i) MF__TRY(mf__nfa_then_text(n, &at, ",", 1));
+        if (i) MF__TRY(mf__schema_space(c, &at));
+        if (object) {
+            key = json_object_iter_key(iter);
+            json_t *name = json_string(key);
+            MF__TRY(mf__nfa_state(n, &next));
+            mf_status status = name ? string_literal(c, name, at, next) : mf__fail(c->err, MF_E_NOMEM, "no memory");
+            json_decref(name);
+            MF__TRY(status);
+            at = next;
+            MF__TRY(mf__nfa_then_text(n, &at, ":", 1));
+            MF__TRY(mf__schema_space(c, &at));
+            iter = json_object_iter_next((json_t *)value, iter);
+        }
+        MF__TRY(mf__nfa_state(n, &next));
+        MF__TRY(mf__schema_literal(c, member, at, next));
+        at = next;
+    }
+    if (size) MF__TRY(mf__schema_space(c, &at));
+    return mf__nfa_text(n, at, object ? "}" : "]", 1, to);
 }
 
-static mf_status build(const json_t *schema, mf__grammar **out, mf_error *err) {
-    schema_ctx c = {.root = schema, .made = json_array(), .err = err};
-    *out = NULL;
-    mf_status status = c.made ? nfa_create(&c.g, err) : mf__fail(err, MF_E_NOMEM, "no memory for a schema");
-    if (status == MF_OK) status = schema_common(&c);
-    if (status == MF_OK && schema) {
-        status = schema_rule(&c, schema, &c.g->root);
-    } else if (status == MF_OK) { /* any JSON: an object or an array */
-        status = nfa_rule_add(c.g, &c.g->root, err);
-        nfa_rule r = c.g->n_rules ? c.g->rules[c.g->root] : (nfa_rule){0};
-        if (status == MF_OK) status = nfa_call(c.g, r.start, c.object, r.end, err);
-        if (status == MF_OK) status = nfa_call(c.g, r.start, c.array, r.end, err);
+static mf_status fill_values(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
+    for (size_t i = 0; i < json_array_size(j->values); i++) {
+        const json_t *v = json_array_get(j->values, i);
+        bool fine = (mf__json_types(v) & j->types) != 0;
+        for (size_t k = 0; k < json_array_size(j->excluded) && fine; k++)
+            fine = !mf__json_same(v, json_array_get(j->excluded, k));
+        for (uint32_t k = 0; k < j->n_facts && fine; k++) MF__TRY(mf__fact_accepts(c, &j->facts[k], v, &fine));
+        if (fine) MF__TRY(mf__schema_literal(c, v, from, to));
     }
-    if (status == MF_OK) status = nfa_finish(c.g, err);
-    free(c.memo);
-    json_decref(c.made);
-    if (status != MF_OK) return mf__grammar_free(c.g), status;
-    *out = c.g;
     return MF_OK;
+}
+
+static mf_status fill_words(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
+    static const struct {
+        const char *text;
+        uint32_t type;
+        json_type kind;
+    } words[] = {{"null", TYPE_NULL, JSON_NULL}, {"true", TYPE_BOOLEAN, JSON_TRUE}, {"false", TYPE_BOOLEAN, JSON_FALSE}};
+    for (size_t i = 0; i < MF__COUNT(words); i++) {
+        bool fine = (j->types & words[i].type) != 0;
+        for (size_t k = 0; k < json_array_size(j->excluded) && fine; k++)
+            fine = json_typeof(json_array_get(j->excluded, k)) != words[i].kind;
+        if (fine) MF__TRY(mf__nfa_text(c->n, from, words[i].text, strlen(words[i].text), to));
+    }
+    return MF_OK;
+}
+
+/* Values that are excluded as wholes can be told from others only where they are simple. */
+static mf_status check_excluded(mf__schemas *c, const conjunction *j) {
+    for (size_t k = 0; k < json_array_size(j->excluded); k++) {
+        const json_t *v = json_array_get(j->excluded, k);
+        if ((json_is_object(v) || json_is_array(v)) && (mf__json_types(v) & j->types))
+            return mf__schema_fail(c, MF_E_UNSUPPORTED, c->root, "not", "of an object or array as a constant is not supported");
+    }
+    return MF_OK;
+}
+
+static mf_status fill_conjunction(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
+    if (j->values) return fill_values(c, j, from, to);
+    if (j->types == TYPE_ALL && j->n_facts == 0 && !j->excluded) return mf__nfa_call(c->n, from, c->value, to);
+    MF__TRY(check_excluded(c, j));
+    MF__TRY(fill_words(c, j, from, to));
+    if (j->types & (TYPE_INTEGER | TYPE_FRACTION)) MF__TRY(mf__schema_number(c, j, from, to));
+    if (j->types & TYPE_STRING) MF__TRY(mf__schema_string(c, j, from, to));
+    if (j->types & TYPE_ARRAY) MF__TRY(mf__schema_array(c, j, from, to));
+    return j->types & TYPE_OBJECT ? mf__schema_object(c, j, from, to) : MF_OK;
+}
+
+/* ---- goals ------------------------------------------------------------------------------------------------------- */
+
+void mf__goal_free(goal *g) {
+    free(g->items);
+    *g = (goal){0};
+}
+
+static int compare_literals(const literal *a, const literal *b) {
+    if (a->node != b->node) return (uintptr_t)a->node < (uintptr_t)b->node ? -1 : 1;
+    return (int)a->negated - (int)b->negated;
+}
+
+/* Keeps a goal in order of appearance (properties come in that order); what is there already is not added. */
+mf_status mf__goal_add(mf__schemas *c, goal *g, literal l) {
+    if (json_is_true(l.node) && !l.negated) return MF_OK;
+    if (json_is_object(l.node) && json_object_size(l.node) == 0 && !l.negated) return MF_OK;
+    for (uint32_t i = 0; i < g->n; i++)
+        if (compare_literals(&g->items[i], &l) == 0) return MF_OK;
+    if (g->n == g->capacity) {
+        uint32_t n = g->capacity ? g->capacity * 2 : 4;
+        literal *more = realloc(g->items, n * sizeof *more);
+        if (!more) return mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
+        g->items = more;
+        g->capacity = n;
+    }
+    g->items[g->n++] = l;
+    return MF_OK;
+}
+
+static uint64_t goal_hash(const goal *g) {
+    uint64_t h = g->n;
+    for (uint32_t i = 0; i < g->n; i++)
+        h = (h ^ ((uint64_t)(uintptr_t)g->items[i].node >> 3) * 2 ^ g->items[i].negated) * 0xD6E8FEB86659FD93u, h ^= h >> 31;
+    return h;
+}
+
+static bool same_goal(const goal *a, const goal *b) {
+    if (a->n != b->n) return false;
+    for (uint32_t i = 0; i < a->n; i++)
+        if (compare_literals(&a->items[i], &b->items[i]) != 0) return false;
+    return true;
+}
+
+static mf_status grow_goals(mf__schemas *c) {
+    if (c->n_goals >= MAX_GOALS) return mf__fail(c->err, MF_E_LIMIT, "JSON Schema: more than %d parts together", MAX_GOALS);
+    if (c->n_goals == c->goals_capacity) {
+        uint32_t n = c->goals_capacity ? c->goals_capacity * 2 : 64;
+        goal_rule *more = realloc(c->goals, n * sizeof *more);
+        if (!more) return mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
+        c->goals = more;
+        c->goals_capacity = n;
+    }
+    if (c->n_goals * 2 < c->goal_mask) return MF_OK;
+    uint32_t mask = c->goal_mask ? c->goal_mask * 2 + 1 : 255;
+    uint32_t *slots = calloc((size_t)mask + 1, sizeof *slots);
+    if (!slots) return mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
+    free(c->goal_slots);
+    c->goal_slots = slots;
+    c->goal_mask = mask;
+    for (uint32_t i = 0; i < c->n_goals; i++) {
+        uint32_t at = (uint32_t)(c->goals[i].hash >> 16) & mask;
+        while (slots[at]) at = (at + 1) & mask;
+        slots[at] = i + 1;
+    }
+    return MF_OK;
+}
+
+mf_status mf__goal_rule(mf__schemas *c, goal *g, uint32_t *rule) {
+    mf_status status = MF_OK;
+    if (g->n == 0) return *rule = c->value, MF_OK;
+    uint64_t hash = goal_hash(g);
+    status = grow_goals(c);
+    for (uint32_t at = (uint32_t)(hash >> 16) & c->goal_mask; status == MF_OK; at = (at + 1) & c->goal_mask) {
+        if (!c->goal_slots[at]) {
+            status = mf__nfa_rule(c->n, rule);
+            if (status != MF_OK) break;
+            c->goals[c->n_goals] = (goal_rule){*g, *rule, hash};
+            c->goal_slots[at] = ++c->n_goals;
+            *g = (goal){0};
+            return MF_OK;
+        }
+        const goal_rule *known = &c->goals[c->goal_slots[at] - 1];
+        if (known->hash == hash && same_goal(&known->g, g)) {
+            *rule = known->rule;
+            break;
+        }
+    }
+    mf__goal_free(g);
+    return status;
+}
+
+static mf_status make_goal(mf__schemas *c, uint32_t index) {
+    conjunctions list;
+    goal_rule g = c->goals[index];
+    nfa_rule r = c->n->rules[g.rule];
+    c->n_scopes = 0;
+    MF__TRY(mf__goal_expand(c, &g.g, &list));
+    mf_status status = MF_OK;
+    for (uint32_t i = 0; status == MF_OK && i < list.n; i++) status = fill_conjunction(c, &list.items[i], r.start, r.end);
+    mf__conjunctions_free(&list);
+    return status;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+mf_status mf__schemas_create(mf__nfa *n, const mf__schema_options *o, mf__schemas **out, mf_error *err) {
+    mf__schemas *c = *out = calloc(1, sizeof *c);
+    if (!c) return mf__fail(err, MF_E_NOMEM, "no memory for a schema");
+    c->n = n;
+    c->options = *o;
+    c->err = err;
+    mf_status status = make_common(c);
+    if (status != MF_OK) mf__schemas_free(c), *out = NULL;
+    return status;
+}
+
+static void forget_goals(mf__schemas *c) {
+    for (uint32_t i = 0; i < c->n_goals; i++) mf__goal_free(&c->goals[i].g);
+    c->n_goals = c->n_done = 0;
+    if (c->goal_slots) memset(c->goal_slots, 0, ((size_t)c->goal_mask + 1) * sizeof *c->goal_slots);
+}
+
+void mf__schemas_free(mf__schemas *c) {
+    if (!c) return;
+    forget_goals(c);
+    for (uint32_t i = 0; i < c->n_resources; i++) free(c->resources[i].uri);
+    free(c->resources);
+    free(c->anchors);
+    free(c->scopes);
+    free(c->goals);
+    free(c->goal_slots);
+    mf__strbuf_free(&c->notes);
+    free(c);
+}
+
+static bool is_legacy(const json_t *schema) {
+    const char *dialect = json_string_value(json_object_get(schema, "$schema"));
+    return dialect && strstr(dialect, "json-schema.org/draft-0") != NULL;
+}
+
+mf_status mf__schemas_rule(mf__schemas *c, const json_t *schema, uint32_t *rule) {
+    goal g = {0};
+    forget_goals(c); /* those of another schema */
+    c->root = schema;
+    c->legacy = is_legacy(schema);
+    MF__TRY(mf__schema_resources(c, schema));
+    MF__TRY(mf__goal_add(c, &g, (literal){schema, 0, false}));
+    MF__TRY(mf__goal_rule(c, &g, rule));
+    for (; c->n_done < c->n_goals; c->n_done++) MF__TRY(make_goal(c, c->n_done));
+    return MF_OK;
+}
+
+mf_status mf__schemas_finish(mf__schemas *c, mf__grammar **out) {
+    MF__TRY(mf__nfa_finish(c->n, out));
+    (*out)->notes = c->notes.data;
+    c->notes = (mf__strbuf){0};
+    return MF_OK;
+}
+
+static mf_status build(const json_t *schema, const mf__schema_options *o, mf__grammar **out, mf_error *err) {
+    mf__nfa n;
+    mf__schemas *c = NULL;
+    *out = NULL;
+    mf__nfa_init(&n, err);
+    mf_status status = mf__schemas_create(&n, o, &c, err);
+    if (status == MF_OK && schema) {
+        status = mf__schemas_rule(c, schema, &n.root);
+    } else if (status == MF_OK) { /* any JSON: an object or an array */
+        status = mf__nfa_rule(&n, &n.root);
+        nfa_rule r = n.rules[n.root];
+        if (status == MF_OK) status = mf__nfa_call(&n, r.start, c->object, r.end);
+        if (status == MF_OK) status = mf__nfa_call(&n, r.start, c->array, r.end);
+    }
+    if (status == MF_OK) status = mf__schemas_finish(c, out);
+    mf__schemas_free(c);
+    mf__nfa_deinit(&n);
+    return status;
 }
 
 mf_status mf__grammar_from_schema(const json_t *schema, mf__grammar **out, mf_error *err) {
     if (!schema) return *out = NULL, mf__fail(err, MF_E_INVALID, "no JSON Schema given");
-    return build(schema, out, err);
+    return build(schema, &(mf__schema_options){0}, out, err);
+}
+
+mf_status mf__grammar_from_schema_strict(const json_t *schema, mf__grammar **out, mf_error *err) {
+    if (!schema) return *out = NULL, mf__fail(err, MF_E_INVALID, "no JSON Schema given");
+    return build(schema, &(mf__schema_options){.strict = true}, out, err);
 }
 
 mf_status mf__grammar_any_json(mf__grammar **out, mf_error *err) {
-    return build(NULL, out, err);
+    return build(NULL, &(mf__schema_options){0}, out, err);
 }

@@ -1,232 +1,516 @@
 /* JSON Schema: objects.
  *
- * Declared properties come in the schema's order, each required or not, so the automaton is a chain with two lanes:
- * before the first member that is there (no comma needed), and behind it. Further members follow if
- * additionalProperties says so; their keys are any strings but the declared names. */
+ * Declared properties come in the schema's order; behind them come others, if the schema allows them. What a key's value
+ * must be is found by the automaton that reads the key: declared names are branches of a tree, everything else goes
+ * through the product of the patterns (patternProperties, propertyNames), whose labels say which of them match. Each
+ * schema object that is part of a conjunction has its own say: its additionalProperties are about the keys that its own
+ * properties and patterns do not name. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "text/grammar/schema.h"
 
-#define MAX_PROPERTIES 2000
+#define MAX_PROPERTIES 20000
+#define MAX_PATTERNS 14 /* two bits of a label each, and one for the names that are allowed */
 
-typedef struct lanes {
-    uint32_t first, rest; /* nothing said yet; something said */
-} lanes;
+typedef struct pattern {
+    const fact *group;
+    const json_t *schema;
+} pattern;
 
-static bool is_required(const json_t *s, const char *name) {
-    const json_t *list = json_object_get(s, "required");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *r = json_string_value(json_array_get(list, i));
-        if (r && strcmp(r, name) == 0) return true;
+typedef struct object_ctx {
+    mf__schemas *c;
+    const conjunction *j;
+    json_t *index; /* name --> its number */
+    const char **names;
+    uint32_t n, capacity;
+    bool *required;
+    pattern patterns[MAX_PATTERNS];
+    int n_patterns;
+    mf__lang keys; /* labels: bit 0 the name is allowed; 1 + 2k pattern k matches; 2 + 2k ... for some engines */
+    int64_t min, max;
+    const json_t *where;
+    mf__key_order *order;
+    uint32_t labels[256]; /* labels of keys that are not declared: what matches them */
+    uint32_t n_others;
+    /* the automaton */
+    uint32_t *off;  /* per state of keys: away from all declared names */
+    bool *off_done; /* ... and what follows is made */
+    uint32_t *label_state;
+    uint32_t *sorted; /* names in the order of their bytes */
+} object_ctx;
+
+static mf_status no_memory(object_ctx *o) {
+    return mf__fail(o->c->err, MF_E_NOMEM, "no memory for a schema");
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+static mf_status declare(object_ctx *o, const char *name, bool required) {
+    const json_t *known = json_object_get(o->index, name);
+    uint32_t i = known ? (uint32_t)json_integer_value(known) : o->n;
+    if (!known) {
+        if (o->n == MAX_PROPERTIES) return mf__schema_fail(o->c, MF_E_LIMIT, o->where, "properties", "are too many");
+        if (o->n == o->capacity) {
+            uint32_t capacity = o->capacity ? o->capacity * 2 : 16;
+            const char **names = realloc(o->names, capacity * sizeof *names);
+            if (names) o->names = names;
+            bool *flags = realloc(o->required, capacity * sizeof *flags);
+            if (flags) o->required = flags;
+            if (!names || !flags) return no_memory(o);
+            o->capacity = capacity;
+        }
+        if (json_object_set_new(o->index, name, json_integer(o->n)) != 0) return no_memory(o);
+        o->names[o->n] = name;
+        o->required[o->n++] = false;
+    }
+    o->required[i] = o->required[i] || required;
+    return MF_OK;
+}
+
+static mf_status declare_required(object_ctx *o, const fact *f) {
+    const json_t *required = json_object_get(f->of.node, "required");
+    for (size_t i = 0; i < json_array_size(required); i++) {
+        const char *name = json_string_value(json_array_get(required, i));
+        if (!name) return mf__schema_fail(o->c, MF_E_FORMAT, f->of.node, "required", "is not a list of names");
+        MF__TRY(declare(o, name, true));
+    }
+    return MF_OK;
+}
+
+static mf_status apply_counts(object_ctx *o, const fact *f) {
+    int64_t least, most;
+    bool group = f->kind == FACT_GROUP;
+    MF__TRY(mf__schema_count(o->c, f->of.node, "minProperties", 0, &least));
+    MF__TRY(mf__schema_count(o->c, f->of.node, "maxProperties", -1, &most));
+    if (group) {
+        if (least > o->min) o->min = least;
+        if (most >= 0 && (o->max < 0 || most < o->max)) o->max = most;
+    } else if (strcmp(f->key, "minProperties") == 0) {
+        if (least == 0) o->min = 1, o->max = 0;
+        if (o->max < 0 || least - 1 < o->max) o->max = least - 1;
+    } else if (strcmp(f->key, "maxProperties") == 0) {
+        if (most + 1 > o->min) o->min = most + 1;
+    }
+    return MF_OK;
+}
+
+static mf_status read_facts(object_ctx *o) {
+    const char *name;
+    json_t *schema;
+    for (int pass = 0; pass < 2; pass++) /* properties first, so that they keep their order */
+        for (uint32_t i = 0; i < o->j->n_facts; i++) {
+            const fact *f = &o->j->facts[i];
+            if (f->kind == FACT_GROUP && pass == 0) {
+                o->where = f->of.node;
+                json_object_foreach(json_object_get(f->of.node, "properties"), name, schema)
+                    MF__TRY(declare(o, name, false));
+                json_object_foreach(json_object_get(f->of.node, "patternProperties"), name, schema) {
+                    if (o->n_patterns == MAX_PATTERNS)
+                        return mf__schema_fail(o->c, MF_E_LIMIT, f->of.node, "patternProperties", "are too many");
+                    o->patterns[o->n_patterns++] = (pattern){f, schema};
+                }
+            }
+            if (pass == 0) continue;
+            if (f->kind == FACT_GROUP) MF__TRY(declare_required(o, f));
+            if (f->kind == FACT_GROUP || f->kind == FACT_NOT) MF__TRY(apply_counts(o, f));
+            if (f->kind == FACT_REQUIRE) MF__TRY(declare(o, f->key, true));
+            if (f->kind == FACT_ABSENT || f->kind == FACT_PROPERTY) MF__TRY(declare(o, f->key, false));
+        }
+    return MF_OK;
+}
+
+/* ---- patterns ---------------------------------------------------------------------------------------------------- */
+
+/* The strings that a goal allows. */
+static mf_status names_lang(object_ctx *o, const goal *g, mf__lang *out) {
+    conjunctions list;
+    MF__TRY(mf__goal_expand(o->c, g, &list));
+    mf_status status = mf__lang_text("", 0, out, o->c->err);
+    if (status == MF_OK) out->label[1] = 0; /* nothing yet */
+    for (uint32_t i = 0; status == MF_OK && i < list.n; i++) {
+        const conjunction *j = &list.items[i];
+        mf__lang one = {0};
+        int64_t min, max;
+        if (!(j->types & TYPE_STRING)) continue;
+        if (j->values) {
+            for (size_t k = 0; status == MF_OK && k < json_array_size(j->values); k++) {
+                const json_t *v = json_array_get(j->values, k);
+                bool fine = json_is_string(v);
+                for (uint32_t m = 0; status == MF_OK && fine && m < j->n_facts; m++)
+                    status = mf__fact_accepts(o->c, &j->facts[m], v, &fine);
+                if (status != MF_OK || !fine) continue;
+                status = mf__lang_text(json_string_value(v), json_string_length(v), &one, o->c->err);
+                if (status == MF_OK) status = mf__lang_restrict(out, &one, MF__LANG_OR, o->c->err);
+                mf__lang_free(&one);
+            }
+            continue;
+        }
+        status = mf__schema_string_lang(o->c, j, true, &one, &min, &max);
+        if (status == MF_OK && !one.n_states) status = mf__lang_any(&one, o->c->err);
+        if (status == MF_OK) status = mf__lang_restrict(out, &one, MF__LANG_OR, o->c->err);
+        mf__lang_free(&one);
+    }
+    mf__conjunctions_free(&list);
+    return status;
+}
+
+static mf_status pair_with(object_ctx *o, const mf__lang *more, int shift) {
+    mf__lang both;
+    MF__TRY(mf__lang_combine(&o->keys, more, MF__LANG_PAIR, shift, &both, o->c->err));
+    mf__lang_free(&o->keys);
+    o->keys = both;
+    return MF_OK;
+}
+
+static const char *pattern_text(const object_ctx *o, int k) {
+    const char *text;
+    json_t *schema;
+    json_object_foreach(json_object_get(o->patterns[k].group->of.node, "patternProperties"), text, schema)
+        if (schema == o->patterns[k].schema) return text;
+    return "";
+}
+
+static mf_status make_keys(object_ctx *o) {
+    goal g = {0};
+    mf_status status = MF_OK;
+    for (uint32_t i = 0; status == MF_OK && i < o->j->n_facts; i++) {
+        const fact *f = &o->j->facts[i];
+        const json_t *names = f->kind == FACT_GROUP ? json_object_get(f->of.node, "propertyNames") : NULL;
+        if (names) status = mf__goal_add(o->c, &g, mf__literal_child(o->c, f->of, names));
+    }
+    if (status == MF_OK) status = g.n ? names_lang(o, &g, &o->keys) : mf__lang_any(&o->keys, o->c->err);
+    mf__goal_free(&g);
+    for (int k = 0; status == MF_OK && k < 2 * o->n_patterns; k++) {
+        const char *text = pattern_text(o, k / 2);
+        mf__lang one;
+        status = mf__lang_regex(text, strlen(text), (mf__lang_options){.search = true, .wide = k % 2}, &one, o->c->err);
+        if (status != MF_OK)
+            return mf__schema_fail(o->c, status, o->patterns[k / 2].group->of.node, "patternProperties", "cannot be used");
+        status = pair_with(o, &one, 1 + k);
+        mf__lang_free(&one);
+    }
+    return status;
+}
+
+/* ---- what values must be ----------------------------------------------------------------------------------------- */
+
+/* Does the group say something about the key, but for unevaluatedProperties? name: NULL for keys not declared. */
+static bool says(const object_ctx *o, const fact *f, const char *name, uint32_t label) {
+    if (name && json_object_get(json_object_get(f->of.node, "properties"), name)) return true;
+    for (int k = 0; k < o->n_patterns; k++)
+        if (o->patterns[k].group == f && (label >> (1 + 2 * k) & 1)) return true;
+    return json_object_get(f->of.node, "additionalProperties") != NULL;
+}
+
+static bool is_evaluated(const object_ctx *o, const fact *f, const char *name, uint32_t label) {
+    for (uint32_t k = 0; k < o->j->n_facts; k++) {
+        const fact *g = &o->j->facts[k];
+        if (g->kind != FACT_GROUP || !mf__scope_below(o->c, g->scope, f->scope)) continue;
+        if (says(o, g, name, label) || (g != f && json_object_get(g->of.node, "unevaluatedProperties"))) return true;
     }
     return false;
 }
 
-/* "key": value as a rule of its own. key: a state pair that reads the quoted key. */
-static mf_status value_behind_key(schema_ctx *c, uint32_t at, uint32_t value, uint32_t to) {
-    uint32_t colon, space;
-    MF__TRY(nfa_state_add(c->g, &colon, c->err));
-    MF__TRY(nfa_state_add(c->g, &space, c->err));
-    MF__TRY(nfa_bytes(c->g, at, ':', ':', colon, c->err));
-    MF__TRY(nfa_call(c->g, colon, c->space, space, c->err));
-    return nfa_call(c->g, space, value, to, c->err);
-}
-
-static mf_status member_rule(schema_ctx *c, const char *name, const json_t *schema, uint32_t *rule) {
-    uint32_t value, key;
-    json_t *string = json_string(name);
-    MF__TRY(nfa_rule_add(c->g, rule, c->err));
-    MF__TRY(nfa_state_add(c->g, &key, c->err));
-    mf_status status = string ? schema_literal(c, string, c->g->rules[*rule].start, key)
-                              : mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
-    json_decref(string);
-    MF__TRY(status);
-    MF__TRY(schema_rule(c, schema, &value));
-    return value_behind_key(c, key, value, c->g->rules[*rule].end);
-}
-
-/* ---- keys that are not declared ---------------------------------------------------------------------------------- */
-
-/* The names that share the first `depth` bytes are names[lo..hi); they are sorted. From `at`, every string that is none
- * of them leads to `to`; `free` reads any rest. Works on characters, so names branch at character borders. */
-typedef struct other_keys {
-    schema_ctx *c;
-    const char **names;
-    uint32_t free, to;
-} other_keys;
-
-static mf_status add_others(other_keys *k, uint32_t at, size_t lo, size_t hi, size_t depth) {
-    schema_ctx *c = k->c;
-    mf__uset rest = {0};
-    bool ends = false;
-    mf_status status = mf__uset_add(&rest, 0, 0, c->err); /* turned around below: all but what continues a name */
-    for (size_t i = lo; status == MF_OK && i < hi;) {
-        const char *name = k->names[i] + depth;
-        if (!*name) {
-            ends = true;
-            i++;
-            continue;
-        }
-        uint32_t ch, next;
-        size_t n = (size_t)mf__utf8_decode(name, &ch), end = i;
-        while (end < hi && strncmp(k->names[end] + depth, name, n) == 0) end++;
-        mf__uset one = {0};
-        status = nfa_state_add(c->g, &next, c->err);
-        if (status == MF_OK) status = mf__uset_add(&one, ch, ch, c->err);
-        if (status == MF_OK) status = nfa_chars(c->g, at, &one, true, next, c->err);
-        if (status == MF_OK) status = mf__uset_add(&rest, ch, ch, c->err);
-        mf__uset_free(&one);
-        if (status == MF_OK) status = add_others(k, next, i, end, depth + n);
-        i = end;
+static mf_status group_goal(object_ctx *o, const fact *f, const char *name, uint32_t label, goal *g) {
+    const json_t *s = f->of.node, *more = json_object_get(s, "additionalProperties");
+    const json_t *declared = name ? json_object_get(json_object_get(s, "properties"), name) : NULL;
+    const json_t *left = json_object_get(s, "unevaluatedProperties");
+    bool sure = declared != NULL; /* all engines agree that something names it */
+    if (declared) MF__TRY(mf__goal_add(o->c, g, mf__literal_child(o->c, f->of, declared)));
+    for (int k = 0; k < o->n_patterns; k++) {
+        if (o->patterns[k].group != f || !(label >> (2 + 2 * k) & 1)) continue;
+        MF__TRY(mf__goal_add(o->c, g, mf__literal_child(o->c, f->of, o->patterns[k].schema)));
+        sure = sure || (label >> (1 + 2 * k) & 1);
     }
-    if (status == MF_OK) status = mf__uset_invert(&rest, c->err);
-    if (status == MF_OK) status = nfa_chars(c->g, at, &rest, true, k->free, c->err);
-    if (status == MF_OK && !ends) status = nfa_bytes(c->g, at, '"', '"', k->to, c->err);
+    if (!sure && more) MF__TRY(mf__goal_add(o->c, g, mf__literal_child(o->c, f->of, more)));
+    if (left && !is_evaluated(o, f, name, label)) MF__TRY(mf__goal_add(o->c, g, mf__literal_child(o->c, f->of, left)));
+    return MF_OK;
+}
+
+static mf_status key_goal(object_ctx *o, const char *name, uint32_t label, goal *g) {
+    *g = (goal){0};
+    for (uint32_t i = 0; i < o->j->n_facts; i++) {
+        const fact *f = &o->j->facts[i];
+        if (f->kind == FACT_GROUP) MF__TRY(group_goal(o, f, name, label, g));
+        if (!name || !f->key || strcmp(f->key, name) != 0) continue;
+        if (f->kind == FACT_PROPERTY) MF__TRY(mf__goal_add(o->c, g, f->of));
+        if (f->kind == FACT_ABSENT) MF__TRY(mf__goal_add(o->c, g, (literal){json_false(), 0, false}));
+    }
+    return MF_OK;
+}
+
+static bool goal_is_false(const goal *g) {
+    for (uint32_t i = 0; i < g->n; i++)
+        if (json_is_boolean(g->items[i].node) && json_is_true(g->items[i].node) == g->items[i].negated) return true;
+    return false;
+}
+
+/* The rule of the values of a key; MF__NEVER: it cannot be there. */
+static mf_status value_rule(object_ctx *o, const char *name, uint32_t label, uint32_t *rule) {
+    goal g;
+    mf_status status = key_goal(o, name, label, &g);
+    if (status == MF_OK && (goal_is_false(&g) || !(label & 1))) return mf__goal_free(&g), *rule = MF__NEVER, MF_OK;
+    if (status != MF_OK) return mf__goal_free(&g), status;
+    return mf__goal_rule(o->c, &g, rule);
+}
+
+/* ---- the order of keys ------------------------------------------------------------------------------------------- */
+
+/* A name as it is written: with quotes and escapes, one way only. */
+static char *written(const char *name) {
+    static const char plain[] = "\b\f\n\r\t\"\\", letters[] = "bfnrt\"\\", hex[] = "0123456789abcdef";
+    char *out = malloc(strlen(name) * 6 + 3), *p = out;
+    if (!out) return NULL;
+    *p++ = '"';
+    for (; *name; name++) {
+        const char *e = strchr(plain, *name);
+        uint8_t b = (uint8_t)*name;
+        if (e) {
+            *p++ = '\\';
+            *p++ = letters[e - plain];
+        } else if (b < 0x20) {
+            memcpy(p, "\\u00", 4);
+            p[4] = hex[b >> 4];
+            p[5] = hex[b & 15];
+            p += 6;
+        } else {
+            *p++ = *name;
+        }
+    }
+    *p++ = '"';
+    *p = 0;
+    return out;
+}
+
+/* Which labels keys that are not declared can have. */
+static mf_status find_others(object_ctx *o) {
+    for (uint32_t s = 1; s < o->keys.n_states; s++) {
+        uint32_t label = o->keys.label[s], rule;
+        bool known = false;
+        for (uint32_t i = 0; i < o->n_others && !known; i++) known = o->labels[i] == label;
+        if (known || !(label & 1)) continue;
+        MF__TRY(value_rule(o, NULL, label, &rule));
+        if (rule == MF__NEVER) continue;
+        if (o->n_others == MF__COUNT(o->labels))
+            return mf__schema_fail(o->c, MF_E_LIMIT, o->where, "patternProperties", "overlap in too many ways");
+        o->labels[o->n_others++] = label;
+    }
+    return MF_OK;
+}
+
+static mf_status make_order(object_ctx *o) {
+    MF__TRY(find_others(o));
+    MF__TRY(mf__key_order_create(o->n, o->n + o->n_others, &o->order, o->c->err));
+    mf__key_order *k = o->order;
+    k->others = o->n_others > 0;
+    k->min = o->min;
+    k->max = o->max;
+    k->counted = o->min > 0 || o->max >= 0;
+    k->next_required[o->n] = o->n;
+    for (uint32_t i = o->n; i-- > 0;) {
+        k->next_required[i] = o->required[i] ? i : k->next_required[i + 1];
+        k->required_from[i] = k->required_from[i + 1] + o->required[i];
+    }
+    for (uint32_t i = 0; i < o->n; i++) {
+        uint32_t label = mf__lang_label(&o->keys, o->names[i], strlen(o->names[i]));
+        MF__TRY(value_rule(o, o->names[i], label, &k->value[i]));
+        if (k->value[i] == MF__NEVER) MF__TRY(mf__nfa_rule(o->c->n, &k->value[i])); /* a rule without texts */
+        if (!(k->names[i] = written(o->names[i]))) return no_memory(o);
+    }
+    for (uint32_t i = 0; i < o->n_others; i++) MF__TRY(value_rule(o, NULL, o->labels[i], &k->value[o->n + i]));
+    /* Keys that are free could repeat, and a repeated key counts once. */
+    if (k->others && o->min > (int64_t)k->required_from[0] + 1 && o->min > 1)
+        return mf__schema_fail(o->c, MF_E_UNSUPPORTED, o->where, "minProperties", "with more than one undeclared property is not supported");
+    return MF_OK;
+}
+
+/* ---- the automaton ----------------------------------------------------------------------------------------------- */
+
+static uint32_t other_label(const object_ctx *o, uint32_t key_state) {
+    for (uint32_t i = 0; i < o->n_others; i++)
+        if (o->labels[i] == o->keys.label[key_state]) return o->n + i;
+    return MF__NEVER;
+}
+
+static mf_status off_state(object_ctx *o, uint32_t key_state, uint32_t *out) {
+    if (o->off[key_state] == MF__NEVER) MF__TRY(mf__nfa_state(o->c->n, &o->off[key_state]));
+    *out = o->off[key_state];
+    return MF_OK;
+}
+
+/* All characters but those in `except` lead away from declared names, to where the patterns are then. */
+static mf_status leave_names(object_ctx *o, uint32_t at, uint32_t key_state, const mf__uset *except) {
+    const mf__lang *l = &o->keys;
+    const uint32_t *to = l->to + (size_t)key_state * l->n_classes;
+    mf__uset rest = {0};
+    mf_status status = MF_OK;
+    for (int i = 0; status == MF_OK && i < except->n; i++)
+        status = mf__uset_add(&rest, except->ranges[i].first, except->ranges[i].last, o->c->err);
+    if (status == MF_OK) status = mf__uset_add(&rest, 0, 0, o->c->err);
+    if (status == MF_OK) status = mf__uset_invert(&rest, o->c->err);
+    for (uint32_t k = 0; status == MF_OK && k < l->n_classes; k++) {
+        bool first = to[k] != 0;
+        for (uint32_t j = 0; j < k && first; j++) first = to[j] != to[k];
+        mf__uset set = {0};
+        uint32_t next;
+        for (uint32_t i = 0; first && status == MF_OK && i < l->n_cuts; i++) {
+            uint32_t hi = i + 1 < l->n_cuts ? l->cuts[i + 1] - 1 : MF__UNICODE_END - 1;
+            if (to[l->class[i]] == to[k]) status = mf__uset_add(&set, l->cuts[i], hi, o->c->err);
+        }
+        if (first && status == MF_OK) status = mf__uset_intersect(&set, &rest, o->c->err);
+        if (first && status == MF_OK && set.n) {
+            status = off_state(o, to[k], &next);
+            if (status == MF_OK) status = mf__nfa_chars(o->c->n, at, &set, NFA_JSON, next);
+        }
+        mf__uset_free(&set);
+    }
     mf__uset_free(&rest);
     return status;
 }
 
-static void sort_names(const char **names, size_t n) { /* few: insertion is enough */
-    for (size_t i = 1; i < n; i++)
-        for (size_t k = i; k > 0 && strcmp(names[k - 1], names[k]) > 0; k--) {
-            const char *t = names[k];
-            names[k] = names[k - 1];
-            names[k - 1] = t;
+/* From `at`, where sorted names lo .. hi share their first `depth` bytes. */
+static mf_status add_names(object_ctx *o, uint32_t at, uint32_t lo, uint32_t hi, size_t depth, uint32_t key_state) {
+    mf__nfa *n = o->c->n;
+    mf__uset taken = {0};
+    bool ends = false;
+    mf_status status = MF_OK;
+    for (uint32_t i = lo, end; status == MF_OK && i < hi; i = end) {
+        const char *name = o->names[o->sorted[i]] + depth;
+        uint32_t ch, next;
+        end = i + 1;
+        if (!*name) {
+            ends = true;
+            status = mf__nfa_bytes(n, at, '"', '"', o->label_state[o->sorted[i]]);
+            continue;
         }
-}
-
-static mf_status other_member_rule(schema_ctx *c, const char **names, size_t n, uint32_t value, uint32_t *rule) {
-    uint32_t body, key;
-    mf__uset all = {0};
-    other_keys k = {.c = c, .names = names};
-    MF__TRY(nfa_rule_add(c->g, rule, c->err));
-    MF__TRY(nfa_state_add(c->g, &body, c->err));
-    MF__TRY(nfa_state_add(c->g, &key, c->err));
-    MF__TRY(nfa_state_add(c->g, &k.free, c->err));
-    k.to = key;
-    MF__TRY(nfa_bytes(c->g, c->g->rules[*rule].start, '"', '"', body, c->err));
-    mf_status status = mf__uset_add(&all, 1, MF__UNICODE_END - 1, c->err);
-    if (status == MF_OK) status = nfa_chars(c->g, k.free, &all, true, k.free, c->err);
-    mf__uset_free(&all);
-    MF__TRY(status);
-    MF__TRY(nfa_bytes(c->g, k.free, '"', '"', key, c->err));
-    MF__TRY(add_others(&k, body, 0, n, 0));
-    return value_behind_key(c, key, value, c->g->rules[*rule].end);
-}
-
-/* ---- the object ------------------------------------------------------------------------------------------------ */
-
-/* A member at this point of the chain: *at moves on. */
-static mf_status add_member(schema_ctx *c, uint32_t rule, bool optional, lanes *at) {
-    lanes next;
-    uint32_t comma, space;
-    MF__TRY(nfa_state_add(c->g, &next.first, c->err));
-    MF__TRY(nfa_state_add(c->g, &next.rest, c->err));
-    MF__TRY(nfa_state_add(c->g, &comma, c->err));
-    MF__TRY(nfa_state_add(c->g, &space, c->err));
-    MF__TRY(nfa_call(c->g, at->first, rule, next.rest, c->err));
-    MF__TRY(nfa_bytes(c->g, at->rest, ',', ',', comma, c->err));
-    MF__TRY(nfa_call(c->g, comma, c->space, space, c->err));
-    MF__TRY(nfa_call(c->g, space, rule, next.rest, c->err));
-    if (optional) {
-        MF__TRY(nfa_empty(c->g, at->first, next.first, c->err));
-        MF__TRY(nfa_empty(c->g, at->rest, next.rest, c->err));
+        size_t size = (size_t)mf__utf8_decode(name, &ch);
+        while (end < hi && strncmp(o->names[o->sorted[end]] + depth, name, size) == 0) end++;
+        mf__uset one = {0};
+        status = mf__nfa_state(n, &next);
+        if (status == MF_OK) status = mf__uset_add(&one, ch, ch, o->c->err);
+        if (status == MF_OK) status = mf__uset_add(&taken, ch, ch, o->c->err);
+        if (status == MF_OK) status = mf__nfa_chars(n, at, &one, NFA_JSON, next);
+        mf__uset_free(&one);
+        if (status == MF_OK) status = add_names(o, next, i, end, depth + size, mf__lang_next(&o->keys, key_state, ch));
     }
-    *at = next;
+    if (status == MF_OK && o->n_others) status = leave_names(o, at, key_state, &taken);
+    if (status == MF_OK && !ends && other_label(o, key_state) != MF__NEVER)
+        status = mf__nfa_bytes(n, at, '"', '"', o->label_state[other_label(o, key_state)]);
+    mf__uset_free(&taken);
+    return status;
+}
+
+static mf_status add_off_states(object_ctx *o) {
+    static const mf__uset none = {0};
+    for (bool more = true; more;) { /* each may lead to ones not made before */
+        more = false;
+        for (uint32_t s = 1; s < o->keys.n_states; s++) {
+            if (o->off[s] == MF__NEVER || o->off_done[s]) continue;
+            o->off_done[s] = more = true;
+            MF__TRY(leave_names(o, o->off[s], s, &none));
+            if (other_label(o, s) != MF__NEVER)
+                MF__TRY(mf__nfa_bytes(o->c->n, o->off[s], '"', '"', o->label_state[other_label(o, s)]));
+        }
+    }
     return MF_OK;
 }
 
-/* Further members: at least min, at most max (< 0: any number). */
-static mf_status add_further(schema_ctx *c, uint32_t rule, int64_t min, int64_t max, lanes *at) {
-    if (max > MAX_PROPERTIES || min > MAX_PROPERTIES)
-        return mf__fail(c->err, MF_E_LIMIT, "JSON Schema: more than %d properties", MAX_PROPERTIES);
-    for (int64_t i = 0; i < (max < 0 ? min : max); i++) MF__TRY(add_member(c, rule, i >= min, at));
-    if (max >= 0) return MF_OK;
-    lanes end = *at;
-    MF__TRY(add_member(c, rule, true, &end));
-    MF__TRY(nfa_empty(c->g, end.rest, at->rest, c->err)); /* and again */
-    *at = end;
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static mf_status sort_names(object_ctx *o) {
+    const char **names = malloc(((size_t)o->n + 1) * sizeof *names);
+    o->sorted = malloc(((size_t)o->n + 1) * sizeof *o->sorted);
+    if (!names || !o->sorted) return free(names), no_memory(o);
+    if (o->n) memcpy(names, o->names, o->n * sizeof *names);
+    qsort(names, o->n, sizeof *names, compare_names);
+    for (uint32_t i = 0; i < o->n; i++)
+        o->sorted[i] = (uint32_t)json_integer_value(json_object_get(o->index, names[i]));
+    free(names);
     return MF_OK;
 }
 
-/* The rule of further members; UINT32_MAX: there are none. Without a word about them there are none beside declared
- * properties, which is narrower than the schema. */
-static mf_status further_rule(schema_ctx *c, const json_t *s, const char **names, size_t n, int64_t needed,
-                              uint32_t *rule) {
-    const json_t *more = json_object_get(s, "additionalProperties");
-    uint32_t value = c->value;
-    *rule = UINT32_MAX;
-    if (json_is_false(more) || (!more && n > 0 && needed <= 0)) return MF_OK;
-    if (more) MF__TRY(schema_rule(c, more, &value));
-    return other_member_rule(c, names, n, value, rule);
+/* ": value" behind each key; then a comma and the next key, or the end. */
+static mf_status add_members(object_ctx *o, uint32_t quote, uint32_t to) {
+    mf__nfa *n = o->c->n;
+    uint32_t end, comma[3], close;
+    MF__TRY(mf__nfa_state(n, &end));
+    for (uint32_t i = 0; i < o->order->n_labels; i++) {
+        uint32_t at = o->label_state[i];
+        n->states[at].mark = MF__MARK_KEY + i;
+        MF__TRY(mf__nfa_then_text(n, &at, ":", 1));
+        MF__TRY(mf__schema_space(o->c, &at));
+        MF__TRY(mf__nfa_call(n, at, o->order->value[i], end));
+    }
+    for (int i = 0; i < 3; i++) {
+        MF__TRY(mf__nfa_state(n, &comma[i]));
+        n->states[comma[i]].mark = MF__MARK_COMMA;
+    }
+    MF__TRY(mf__nfa_bytes(n, end, ',', ',', comma[0]));
+    MF__TRY(mf__nfa_bytes(n, comma[0], ' ', ' ', comma[1]));
+    MF__TRY(mf__nfa_bytes(n, comma[0], '\n', '\n', comma[2]));
+    MF__TRY(mf__nfa_call(n, comma[2], o->c->indent, comma[1]));
+    MF__TRY(mf__nfa_bytes(n, comma[0], '"', '"', quote));
+    MF__TRY(mf__nfa_bytes(n, comma[1], '"', '"', quote));
+    close = end;
+    MF__TRY(mf__schema_space(o->c, &close));
+    return mf__nfa_bytes(n, close, '}', '}', to);
 }
 
-static mf_status add_declared(schema_ctx *c, const json_t *s, const char **names, size_t *n, size_t *n_required,
-                              lanes *at) {
-    const json_t *properties = json_object_get(s, "properties"), *required = json_object_get(s, "required");
-    const json_t *more = json_object_get(s, "additionalProperties");
-    const char *name;
-    json_t *schema;
+static mf_status add_automaton(object_ctx *o, uint32_t from, uint32_t to) {
+    mf__nfa *n = o->c->n;
+    uint32_t at = from, quote;
+    o->off = malloc(((size_t)o->keys.n_states + 1) * sizeof *o->off);
+    o->label_state = malloc(((size_t)o->order->n_labels + 1) * sizeof *o->label_state);
+    o->off_done = calloc((size_t)o->keys.n_states + 1, sizeof *o->off_done);
+    if (!o->off || !o->off_done || !o->label_state) return no_memory(o);
+    for (uint32_t i = 0; i < o->keys.n_states; i++) o->off[i] = MF__NEVER;
+    for (uint32_t i = 0; i < o->order->n_labels; i++) MF__TRY(mf__nfa_state(n, &o->label_state[i]));
+    MF__TRY(sort_names(o));
+    MF__TRY(mf__nfa_then_text(n, &at, "{", 1));
+    MF__TRY(mf__schema_space(o->c, &at));
+    MF__TRY(mf__nfa_bytes(n, at, '}', '}', to));
+    MF__TRY(mf__nfa_state(n, &quote));
+    n->states[quote].mark = MF__MARK_QUOTE;
+    MF__TRY(mf__nfa_bytes(n, at, '"', '"', quote));
+    MF__TRY(add_names(o, quote, 0, o->n, 0, o->keys.start));
+    MF__TRY(add_off_states(o));
+    return add_members(o, quote, to);
+}
+
+static mf_status make_object(object_ctx *o, uint32_t from, uint32_t to) {
     uint32_t rule;
-    *n = *n_required = 0;
-    json_object_foreach((json_t *)properties, name, schema) {
-        bool must = is_required(s, name);
-        if (*n == MAX_PROPERTIES)
-            return mf__fail(c->err, MF_E_LIMIT, "JSON Schema: more than %d properties", MAX_PROPERTIES);
-        MF__TRY(member_rule(c, name, schema, &rule));
-        MF__TRY(add_member(c, rule, !must, at));
-        names[(*n)++] = name;
-        *n_required += must;
-    }
-    for (size_t i = 0; i < json_array_size(required); i++) { /* required but not declared */
-        name = json_string_value(json_array_get(required, i));
-        if (!name) return mf__fail(c->err, MF_E_FORMAT, "JSON Schema: \"required\" is not a list of names");
-        bool known = false;
-        for (size_t k = 0; k < *n && !known; k++) known = strcmp(names[k], name) == 0;
-        if (known) continue;
-        if (*n == MAX_PROPERTIES)
-            return mf__fail(c->err, MF_E_LIMIT, "JSON Schema: more than %d properties", MAX_PROPERTIES);
-        MF__TRY(member_rule(c, name, more ? more : json_true(), &rule));
-        MF__TRY(add_member(c, rule, false, at));
-        names[(*n)++] = name;
-        ++*n_required;
-    }
-    return MF_OK;
+    MF__TRY(read_facts(o));
+    if (o->max >= 0 && o->min > o->max) return MF_OK;
+    MF__TRY(make_keys(o));
+    MF__TRY(make_order(o));
+    MF__TRY(mf__nfa_rule(o->c->n, &rule));
+    o->c->n->rules[rule].kind = MF__RULE_OBJECT;
+    o->c->n->rules[rule].keys = o->order;
+    nfa_rule r = o->c->n->rules[rule];
+    MF__TRY(add_automaton(o, r.start, r.end));
+    return mf__nfa_call(o->c->n, from, rule, to);
 }
 
-mf_status schema_object(schema_ctx *c, const json_t *s, uint32_t from, uint32_t to) {
-    const char *names[MAX_PROPERTIES];
-    size_t n, n_required;
-    int64_t min, max;
-    uint32_t open, rule;
-    lanes at;
-    MF__TRY(schema_count(c, s, "minProperties", 0, &min));
-    MF__TRY(schema_count(c, s, "maxProperties", -1, &max));
-    MF__TRY(nfa_state_add(c->g, &open, c->err));
-    MF__TRY(nfa_state_add(c->g, &at.first, c->err));
-    MF__TRY(nfa_state_add(c->g, &at.rest, c->err));
-    MF__TRY(nfa_bytes(c->g, from, '{', '{', open, c->err));
-    MF__TRY(nfa_call(c->g, open, c->space, at.first, c->err));
-    MF__TRY(add_declared(c, s, names, &n, &n_required, &at));
-    /* Counts are kept by the required members and the further ones alone; optional ones in between are not counted. */
-    min -= (int64_t)n_required;
-    if (min > 0 && n > n_required)
-        return mf__fail(c->err, MF_E_UNSUPPORTED,
-                        "JSON Schema: \"minProperties\" above the number of required properties");
-    if (min > 1) /* keys that are free could repeat, and a repeated key counts once */
-        return mf__fail(c->err, MF_E_UNSUPPORTED,
-                        "JSON Schema: \"minProperties\" with more than one undeclared property");
-    if (max >= 0 && (int64_t)n > max)
-        return mf__fail(c->err, MF_E_UNSUPPORTED, "JSON Schema: \"maxProperties\" below the number of properties");
-    sort_names(names, n);
-    MF__TRY(further_rule(c, s, names, n, min, &rule));
-    if (rule != UINT32_MAX)
-        MF__TRY(add_further(c, rule, min > 0 ? min : 0, max < 0 ? -1 : max - (int64_t)n, &at));
-    else if (min > 0)
-        return MF_OK; /* cannot be satisfied: no way to the end */
-    uint32_t end;
-    MF__TRY(nfa_state_add(c->g, &end, c->err));
-    MF__TRY(nfa_empty(c->g, at.first, end, c->err));
-    MF__TRY(nfa_call(c->g, at.rest, c->space, end, c->err));
-    return nfa_bytes(c->g, end, '}', '}', to, c->err);
+mf_status mf__schema_object(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
+    object_ctx o = {.c = c, .j = j, .index = json_object(), .max = -1, .where = c->root};
+    mf_status status = o.index ? MF_OK : no_memory(&o);
+    bool owned = false;
+    if (status == MF_OK) {
+        uint32_t rules = c->n->n_rules;
+        status = make_object(&o, from, to);
+        for (uint32_t i = rules; i < c->n->n_rules; i++) owned = owned || c->n->rules[i].keys == o.order;
+    }
+    if (!owned) mf__key_order_free(o.order);
+    json_decref(o.index);
+    free(o.names);
+    free(o.required);
+    free(o.off);
+    free(o.off_done);
+    free(o.label_state);
+    free(o.sorted);
+    mf__lang_free(&o.keys);
+    return status;
 }

@@ -1,0 +1,401 @@
+/* The last part of making a grammar: what can be finished, how far it is, and what a key can become. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/grammar/automaton.h"
+
+void mf__grammar_free(mf__grammar *g) {
+    if (!g) return;
+    for (uint32_t r = 0; g->rules && r < g->n_rules; r++) mf__key_order_free(g->rules[r].keys);
+    free(g->states);
+    free(g->edges);
+    free(g->calls);
+    free(g->rules);
+    free(g->reach);
+    free(g->notes);
+    free(g);
+}
+
+const char *mf__grammar_notes(const mf__grammar *g) {
+    return g->notes ? g->notes : "";
+}
+
+uint32_t mf__grammar_states(const mf__grammar *g) {
+    return g->n_states;
+}
+
+static uint32_t add_up(uint64_t a, uint64_t b) {
+    return a >= MF__NEVER || b >= MF__NEVER ? MF__NEVER : a + b < MF__NEVER / 2 ? (uint32_t)(a + b) : MF__NEVER / 2;
+}
+
+/* The states of rule r are base[r] .. base[r + 1]. */
+typedef struct measure {
+    mf__grammar *g;
+    uint32_t *base;
+} measure;
+
+/* ---- distances --------------------------------------------------------------------------------------------------- */
+
+/* One pass over a rule, from the back; true: something got shorter. */
+static bool shorten_states(measure *m, uint32_t rule) {
+    mf__grammar *g = m->g;
+    bool any = false;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t i = m->base[rule + 1]; i-- > m->base[rule];) {
+            mf__state *s = &g->states[i];
+            uint32_t best = s->accept ? 0 : s->distance;
+            for (uint32_t e = 0; e < s->n_edges; e++) {
+                uint32_t d = add_up(g->states[g->edges[s->edges + e].to].distance, 1);
+                if (d < best) best = d;
+            }
+            for (uint32_t e = 0; e < s->n_calls; e++) {
+                const mf__call_edge *c = &g->calls[s->calls + e];
+                uint32_t d = add_up(g->states[c->to].distance, g->rules[c->rule].shortest);
+                if (d < best) best = d;
+            }
+            if (best < s->distance) s->distance = best, changed = any = true;
+        }
+    }
+    return any;
+}
+
+/* Bytes from one count to the next at least. */
+static uint32_t cycle_of(measure *m, uint32_t rule, uint32_t *next) {
+    mf__grammar *g = m->g;
+    uint32_t base = m->base[rule], n = m->base[rule + 1] - base, best = MF__NEVER;
+    for (uint32_t i = 0; i < n; i++) next[i] = MF__NEVER;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t i = n; i-- > 0;) {
+            const mf__state *s = &g->states[base + i];
+            for (uint32_t e = 0; e < (uint32_t)s->n_edges + s->n_calls; e++) {
+                bool byte = e < s->n_edges;
+                const mf__call_edge *c = byte ? NULL : &g->calls[s->calls + e - s->n_edges];
+                uint32_t to = byte ? g->edges[s->edges + e].to : c->to;
+                uint32_t d = add_up(g->states[to].mark == MF__MARK_COUNT ? 0 : next[to - base],
+                                    byte ? 1 : g->rules[c->rule].shortest);
+                if (d < next[i]) next[i] = d, changed = true;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (g->states[base + i].mark == MF__MARK_COUNT && next[i] < best) best = next[i];
+    return best;
+}
+
+static bool measure_keys(mf__grammar *g, mf__key_order *k) {
+    uint32_t n = k->n_declared;
+    bool fine = true;
+    k->cheapest = MF__NEVER;
+    for (uint32_t i = 0; i < k->n_labels; i++) {
+        k->member_cost[i] = add_up(g->rules[k->value[i]].shortest, i < n ? strlen(k->names[i]) + 2 : 5);
+        if (k->member_cost[i] < k->cheapest) k->cheapest = k->member_cost[i];
+    }
+    for (uint32_t i = n; i-- > 0;) {
+        bool required = k->next_required[i] == i, possible = k->member_cost[i] != MF__NEVER;
+        k->possible_from[i] = k->possible_from[i + 1] + possible;
+        k->cost_from[i] = k->cost_from[i + 1] + (required ? k->member_cost[i] : 0);
+        fine = fine && (possible || !required);
+    }
+    bool others = false;
+    for (uint32_t i = n; i < k->n_labels; i++) others = others || k->member_cost[i] != MF__NEVER;
+    fine = fine && (k->max < 0 || (int64_t)k->required_from[0] <= k->max);
+    return fine && ((int64_t)k->possible_from[0] >= k->min || others);
+}
+
+static bool shorten_rule(measure *m, uint32_t rule, uint32_t *scratch) {
+    mf__grammar *g = m->g;
+    mf__rule *r = &g->rules[rule];
+    const mf__state *start = &g->states[r->start];
+    bool any = shorten_states(m, rule);
+    uint64_t d = start->distance;
+    if (r->kind == MF__RULE_COUNTED) {
+        if ((r->max >= 0 && (int64_t)start->least > r->max) ||
+            (start->most != MF__NEVER && (int64_t)start->most < r->min))
+            return any;
+        r->per_count = start->least < (uint64_t)r->min ? cycle_of(m, rule, scratch) : 0;
+        if (d != MF__NEVER && start->least < (uint64_t)r->min)
+            d = r->per_count == MF__NEVER ? MF__NEVER : mf__state_distance(g, start, 0);
+    } else if (r->kind == MF__RULE_OBJECT) {
+        if (!measure_keys(g, r->keys)) return any;
+        if (d != MF__NEVER) d = mf__state_distance(g, start, 0);
+    }
+    d = d >= MF__NEVER / 2 && d != MF__NEVER ? MF__NEVER / 2 : d;
+    if (d < r->shortest) r->shortest = (uint32_t)d, any = true;
+    return any;
+}
+
+/* Counts on the way to the end, least and most. Loops that count make it any number. */
+static void count_rule(measure *m, uint32_t rule) {
+    mf__grammar *g = m->g;
+    uint32_t base = m->base[rule], end = m->base[rule + 1];
+    for (uint32_t i = base; i < end; i++) {
+        g->states[i].least = g->states[i].accept ? 0 : MF__NEVER;
+        g->states[i].most = 0;
+    }
+    for (bool changed = true; changed;) { /* only along ways that reach the end */
+        changed = false;
+        for (uint32_t i = end; i-- > base;) {
+            mf__state *s = &g->states[i];
+            for (uint32_t e = 0; e < (uint32_t)s->n_edges + s->n_calls; e++) {
+                const mf__state *to = &g->states[e < s->n_edges ? g->edges[s->edges + e].to
+                                                                : g->calls[s->calls + e - s->n_edges].to];
+                uint32_t d = add_up(to->least, to->mark == MF__MARK_COUNT);
+                if (d < s->least) s->least = d, changed = true;
+            }
+        }
+    }
+    uint32_t limit = end - base + 1; /* more counts than states: there is a loop */
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t i = end; i-- > base;) {
+            mf__state *s = &g->states[i];
+            for (uint32_t e = 0; e < (uint32_t)s->n_edges + s->n_calls; e++) {
+                const mf__state *to = &g->states[e < s->n_edges ? g->edges[s->edges + e].to
+                                                                : g->calls[s->calls + e - s->n_edges].to];
+                if (to->least == MF__NEVER) continue;
+                uint32_t d = to->most == MF__NEVER ? MF__NEVER : to->most + (to->mark == MF__MARK_COUNT);
+                if (d != MF__NEVER && d > limit) d = MF__NEVER;
+                if (d > s->most) s->most = d, changed = true;
+            }
+        }
+    }
+}
+
+static void prune(mf__grammar *g) {
+    for (uint32_t i = 0; i < g->n_states; i++) {
+        mf__state *s = &g->states[i];
+        uint16_t n = 0;
+        for (uint32_t e = 0; e < s->n_edges; e++) {
+            mf__byte_edge edge = g->edges[s->edges + e];
+            if (g->states[edge.to].distance != MF__NEVER) g->edges[s->edges + n++] = edge;
+        }
+        s->n_edges = n;
+        n = 0;
+        for (uint32_t e = 0; e < s->n_calls; e++) {
+            mf__call_edge call = g->calls[s->calls + e];
+            if (g->states[call.to].distance != MF__NEVER && g->rules[call.rule].shortest != MF__NEVER)
+                g->calls[s->calls + n++] = call;
+        }
+        s->n_calls = n;
+    }
+}
+
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
+
+static uint32_t follow(const mf__grammar *g, uint32_t from, uint8_t byte) {
+    const mf__state *s = &g->states[from];
+    for (uint32_t e = 0; e < s->n_edges; e++)
+        if (byte >= g->edges[s->edges + e].lo && byte <= g->edges[s->edges + e].hi) return g->edges[s->edges + e].to;
+    return MF__NEVER;
+}
+
+/* The states of a key: from a comma or an opening quote up to the closing quote. */
+static void flood_keys(measure *m, uint32_t rule, uint32_t *todo) {
+    mf__grammar *g = m->g;
+    uint32_t n = 0;
+    for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++)
+        if (g->states[i].mark == MF__MARK_COMMA || g->states[i].mark == MF__MARK_QUOTE)
+            g->states[i].in_key = 1, todo[n++] = i;
+    while (n) {
+        const mf__state *s = &g->states[todo[--n]];
+        for (uint32_t e = 0; e < (uint32_t)s->n_edges + s->n_calls; e++) {
+            uint32_t to = e < s->n_edges ? g->edges[s->edges + e].to : g->calls[s->calls + e - s->n_edges].to;
+            if (g->states[to].in_key || g->states[to].mark >= MF__MARK_KEY) continue;
+            g->states[to].in_key = 1;
+            todo[n++] = to;
+        }
+    }
+}
+
+/* The states from which no key can follow any more. */
+static void find_closing(measure *m, uint32_t rule) {
+    mf__grammar *g = m->g;
+    for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++) g->states[i].closing = !g->states[i].in_key;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t i = m->base[rule + 1]; i-- > m->base[rule];) {
+            mf__state *s = &g->states[i];
+            for (uint32_t e = 0; s->closing && e < (uint32_t)s->n_edges + s->n_calls; e++) {
+                uint32_t to = e < s->n_edges ? g->edges[s->edges + e].to : g->calls[s->calls + e - s->n_edges].to;
+                if (!g->states[to].closing) s->closing = 0, changed = true;
+            }
+        }
+    }
+}
+
+/* Which states of a key can become one that is not declared, and how far that is. */
+static void find_others(measure *m, uint32_t rule) {
+    mf__grammar *g = m->g;
+    const mf__key_order *k = g->rules[rule].keys;
+    for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++) g->states[i].most = MF__NEVER;
+    for (bool changed = k->others; changed;) {
+        changed = false;
+        for (uint32_t i = m->base[rule + 1]; i-- > m->base[rule];) {
+            mf__state *s = &g->states[i];
+            for (uint32_t e = 0; s->in_key && e < (uint32_t)s->n_edges + s->n_calls; e++) {
+                bool byte = e < s->n_edges;
+                const mf__state *to =
+                    &g->states[byte ? g->edges[s->edges + e].to : g->calls[s->calls + e - s->n_edges].to];
+                uint32_t d = to->mark >= MF__MARK_KEY + k->n_declared ? 1 : to->in_key ? add_up(to->most, byte) : MF__NEVER;
+                if (d < s->most) s->most = d, changed = true;
+            }
+        }
+    }
+    for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++) {
+        g->states[i].others = g->states[i].in_key && g->states[i].most != MF__NEVER;
+        g->states[i].least = 0;
+    }
+}
+
+/* Declared names lead each along one way from the opening quote. Twice: counts, then fills. */
+static void walk_names(measure *m, uint32_t rule, uint32_t quote, bool fill) {
+    mf__grammar *g = m->g;
+    const mf__key_order *k = g->rules[rule].keys;
+    for (uint32_t label = 0; label < k->n_declared; label++) {
+        const char *name = k->names[label];
+        uint32_t at = quote, depth = 1, size = (uint32_t)strlen(name);
+        while (depth < size && at != MF__NEVER) at = follow(g, at, (uint8_t)name[depth]), depth++;
+        if (at == MF__NEVER || g->states[at].mark != MF__MARK_KEY + label) continue; /* it cannot be there */
+        at = quote;
+        for (depth = 1; depth < size; at = follow(g, at, (uint8_t)name[depth]), depth++) {
+            mf__state *s = &g->states[at];
+            s->least = depth;
+            if (fill) g->reach[s->reach + s->n_reach] = label;
+            s->n_reach++;
+        }
+    }
+}
+
+static mf_status find_reach(measure *m, uint32_t rule, mf_error *err) {
+    mf__grammar *g = m->g;
+    uint32_t quote = MF__NEVER, total = 0;
+    for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++)
+        if (g->states[i].mark == MF__MARK_QUOTE && g->states[i].in_key) quote = i;
+    if (quote == MF__NEVER) return MF_OK; /* no keys at all */
+    walk_names(m, rule, quote, false);
+    for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++) {
+        g->states[i].reach = g->n_reach + total;
+        total += g->states[i].n_reach;
+        g->states[i].n_reach = 0;
+    }
+    uint32_t *more = realloc(g->reach, ((size_t)g->n_reach + total + 1) * sizeof *more);
+    if (!more) return mf__fail(err, MF_E_NOMEM, "no memory for a grammar");
+    g->reach = more;
+    walk_names(m, rule, quote, true);
+    g->n_reach += total;
+    for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++) { /* before the quote: all of them */
+        mf__state *s = &g->states[i];
+        if (s->in_key && s->n_reach == 0 && follow(g, i, '"') == quote) s->reach = g->states[quote].reach, s->n_reach = g->states[quote].n_reach;
+        if (s->in_key && s->mark == MF__MARK_COMMA) s->reach = g->states[quote].reach, s->n_reach = g->states[quote].n_reach;
+    }
+    return MF_OK;
+}
+
+/* ---- open states ------------------------------------------------------------------------------------------------- */
+
+/* Do the bytes lo..hi all lead to states that have the level? */
+static bool all_lead(const mf__grammar *g, const mf__state *s, int lo, int hi, const uint8_t *level, uint8_t want) {
+    int at = lo;
+    for (uint32_t e = 0; e < s->n_edges && at <= hi; e++) {
+        const mf__byte_edge *edge = &g->edges[s->edges + e];
+        if (edge->hi < at) continue;
+        if (edge->lo > at || !(level[edge->to] & want)) return false;
+        at = edge->hi + 1;
+    }
+    return at > hi;
+}
+
+/* Levels: 1 a character may begin; 2, 4, 8: one, two, three any continuation bytes follow; 16, 32: after E0, ED; 64, 128:
+ * after F0, F4. */
+static uint8_t level_of(const mf__grammar *g, const mf__state *s, const uint8_t *level) {
+    uint8_t was = level[s - g->states], is = 0;
+    if ((was & 1) && all_lead(g, s, 0x20, '"' - 1, level, 1) && all_lead(g, s, '"' + 1, '\\' - 1, level, 1) &&
+        all_lead(g, s, '\\' + 1, 0x7F, level, 1) && all_lead(g, s, 0xC2, 0xDF, level, 2) &&
+        all_lead(g, s, 0xE0, 0xE0, level, 16) && all_lead(g, s, 0xE1, 0xEC, level, 4) &&
+        all_lead(g, s, 0xED, 0xED, level, 32) && all_lead(g, s, 0xEE, 0xEF, level, 4) &&
+        all_lead(g, s, 0xF0, 0xF0, level, 64) && all_lead(g, s, 0xF1, 0xF3, level, 8) &&
+        all_lead(g, s, 0xF4, 0xF4, level, 128))
+        is |= 1;
+    if ((was & 2) && all_lead(g, s, 0x80, 0xBF, level, 1)) is |= 2;
+    if ((was & 4) && all_lead(g, s, 0x80, 0xBF, level, 2)) is |= 4;
+    if ((was & 8) && all_lead(g, s, 0x80, 0xBF, level, 4)) is |= 8;
+    if ((was & 16) && all_lead(g, s, 0xA0, 0xBF, level, 2)) is |= 16;
+    if ((was & 32) && all_lead(g, s, 0x80, 0x9F, level, 2)) is |= 32;
+    if ((was & 64) && all_lead(g, s, 0x90, 0xBF, level, 4)) is |= 64;
+    if ((was & 128) && all_lead(g, s, 0x80, 0x8F, level, 4)) is |= 128;
+    return is;
+}
+
+static mf_status find_open(measure *m, mf_error *err) {
+    mf__grammar *g = m->g;
+    uint8_t *level = malloc((size_t)g->n_states + 1);
+    if (!level) return mf__fail(err, MF_E_NOMEM, "no memory for a grammar");
+    for (uint32_t i = 0; i < g->n_states; i++) { /* most states are not, which shows at once */
+        const mf__state *s = &g->states[i];
+        bool start = follow(g, i, 'a') != MF__NEVER && follow(g, i, 0xE1) != MF__NEVER;
+        level[i] = start ? 1 : follow(g, i, 0x8F) != MF__NEVER || follow(g, i, 0xA0) != MF__NEVER ? 0xFE : 0;
+        (void)s;
+    }
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t i = 0; i < g->n_states; i++) {
+            if (!level[i]) continue;
+            uint8_t is = level_of(g, &g->states[i], level);
+            if (is != level[i]) level[i] = is, changed = true;
+        }
+    }
+    for (uint32_t i = 0; i < g->n_states; i++) g->states[i].open = level[i] & 1;
+    free(level);
+    return MF_OK;
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+static mf_status measure_all(measure *m, uint32_t *scratch, mf_error *err) {
+    mf__grammar *g = m->g;
+    for (uint32_t i = 0; i < g->n_states; i++) g->states[i].distance = MF__NEVER;
+    for (uint32_t r = 0; r < g->n_rules; r++) g->rules[r].shortest = MF__NEVER;
+    for (uint32_t r = 0; r < g->n_rules; r++)
+        if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r);
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t r = g->n_rules; r-- > 0;) changed = shorten_rule(m, r, scratch) || changed;
+    }
+    if (g->rules[g->root].shortest == MF__NEVER)
+        return mf__fail(err, MF_E_INVALID, "no text satisfies the schema or grammar");
+    prune(g);
+    for (uint32_t r = 0; r < g->n_rules; r++) {
+        if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r); /* what is pruned counts no more */
+        if (g->rules[r].kind != MF__RULE_OBJECT || g->rules[r].shortest == MF__NEVER) continue;
+        mf__key_order *k = g->rules[r].keys;
+        k->others = false;
+        for (uint32_t i = k->n_declared; i < k->n_labels; i++) k->others = k->others || k->member_cost[i] != MF__NEVER;
+        flood_keys(m, r, scratch);
+        find_closing(m, r);
+        find_others(m, r);
+        MF__TRY(find_reach(m, r, err));
+    }
+    return find_open(m, err);
+}
+
+mf_status mf__grammar_measure(mf__grammar *g, mf_error *err) {
+    measure m = {.g = g, .base = malloc(((size_t)g->n_rules + 1) * sizeof *m.base)};
+    uint32_t *scratch = malloc(((size_t)g->n_states + 1) * sizeof *scratch);
+    mf_status status = MF_OK;
+    if (m.base && scratch) {
+        uint32_t at = 0;
+        for (uint32_t r = 0; r < g->n_rules; r++) {
+            m.base[r] = at;
+            while (at < g->n_states && g->states[at].rule == r) at++;
+        }
+        m.base[g->n_rules] = at;
+        status = measure_all(&m, scratch, err);
+    } else {
+        status = mf__fail(err, MF_E_NOMEM, "no memory for a grammar");
+    }
+    free(m.base);
+    free(scratch);
+    return status;
+}
