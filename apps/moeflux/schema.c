@@ -211,11 +211,14 @@ int cmd_schema(int argc, char **argv) {
     };
     opt_spec spec = {
         .usage = "schema SCHEMA [options]",
-        .about = "Compiles a JSON Schema as `moeflux run --json-schema` does; says how large it becomes, how long that\n"
-                 "takes, and what of it is not supported or not enforced; writes random texts that it accepts, or says\n"
-                 "whether given ones are (exit code 1 where one is not).\n"
-                 "With --jsonl a line {\"schema\":..., \"texts\":[\"...\"], \"examples\":N} gives {\"compiled\":..., \"ms\":...,\n"
-                 "\"states\":..., \"notes\":..., \"refused_at\":[byte, or -1: accepted], \"examples\":[...], \"error\":...}.",
+        .about =
+            "Compiles a JSON Schema as `moeflux run --json-schema` does; says how large it becomes, how long that\n"
+            "takes, and what of it is not supported or not enforced; writes random texts that it accepts, or says\n"
+            "whether given ones are (exit code 1 where one is not).\n"
+            "With --jsonl a line {\"schema\":..., \"texts\":[\"...\"], \"examples\":N} gives {\"compiled\":..., "
+            "\"ms\":...,\n"
+            "\"states\":..., \"notes\":..., \"refused_at\":[byte, or -1: accepted], \"examples\":[...], "
+            "\"error\":...}.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
         .min_words = 1,

@@ -21,7 +21,8 @@ static mf_status tail(mf__nfa *n, tails *t, int left, uint32_t *out) {
     return MF_OK;
 }
 
-/* Characters lo..hi, all with `size` bytes left. Ranges that fill whole blocks of continuation bytes share their tails. */
+/* Characters lo..hi, all with `size` bytes left. Ranges that fill whole blocks of continuation bytes share their tails.
+ */
 static mf_status add_block(mf__nfa *n, tails *t, uint32_t from, uint32_t lo, uint32_t hi, int size, bool lead) {
     static const uint8_t leads[] = {0, 0, 0xC0, 0xE0, 0xF0};
     uint32_t next;
@@ -122,7 +123,8 @@ static bool has_all(const mf__uset *set, uint32_t first, uint32_t last) {
 static mf_status add_some_controls(mf__nfa *n, uint32_t u, const mf__uset *set, uint32_t to) {
     static const char hex[] = "0123456789abcdef";
     for (uint32_t c = 1; c < 0x20; c++)
-        if (mf__uset_has(set, c)) MF__TRY(mf__nfa_text(n, u, (const char[]){'0', '0', hex[c >> 4], hex[c & 15]}, 4, to));
+        if (mf__uset_has(set, c))
+            MF__TRY(mf__nfa_text(n, u, (const char[]){'0', '0', hex[c >> 4], hex[c & 15]}, 4, to));
     return MF_OK;
 }
 

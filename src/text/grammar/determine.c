@@ -140,7 +140,8 @@ static mf_status byte_edges(maker *m, uint32_t from, const uint32_t *edges, uint
     bool cut[257] = {true};
     for (uint32_t i = 0; i < n; i++) cut[m->n->edges[edges[i]].lo] = cut[m->n->edges[edges[i]].hi + 1] = true;
     for (int lo = 0, hi; lo < 256; lo = hi) {
-        for (hi = lo + 1; hi < 256 && !cut[hi]; hi++) {}
+        for (hi = lo + 1; hi < 256 && !cut[hi]; hi++) {
+        }
         m->n_kernel = 0;
         for (uint32_t i = 0; i < n; i++) {
             const nfa_edge *e = &m->n->edges[edges[i]];

@@ -49,7 +49,7 @@ typedef struct mf__form {
     int64_t min, max;
 } mf__form;
 mf_status mf__grammar_from_form(const mf__form *form, mf__grammar **out, mf_error *err);
-void mf__grammar_free(mf__grammar *g); /* NULL is fine */
+void mf__grammar_free(mf__grammar *g);               /* NULL is fine */
 const char *mf__grammar_notes(const mf__grammar *g); /* what of a schema is not enforced, a line each; "": nothing */
 uint32_t mf__grammar_states(const mf__grammar *g);   /* its size */
 

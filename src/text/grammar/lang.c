@@ -158,7 +158,8 @@ static mf_status pair_state(product *p, mf__lang_op op, uint64_t pair, uint32_t 
     uint32_t at = (uint32_t)((pair * 0x9E3779B97F4A7C15u) >> 40) & p->mask;
     for (; p->slots[at]; at = (at + 1) & p->mask)
         if (p->pairs[p->slots[at]] == pair) return *out = p->slots[at], MF_OK;
-    if (p->n >= MF__LANG_MAX_STATES) return mf__fail(err, MF_E_LIMIT, "what is asked of a string together is too large");
+    if (p->n >= MF__LANG_MAX_STATES)
+        return mf__fail(err, MF_E_LIMIT, "what is asked of a string together is too large");
     p->slots[at] = p->n;
     p->pairs[p->n] = pair;
     *out = p->n++;
@@ -250,7 +251,8 @@ static void step_back(const mf__lang *l, const uint8_t *now, uint8_t *before) {
 
 bool mf__lang_gapless(const mf__lang *l) {
     uint32_t n = l->n_states;
-    uint8_t *now = calloc(n + 1, 1), *before = calloc(n + 1, 1), *phase = calloc(n + 1, 1); /* 0 not yet, 1 can, 2 over */
+    uint8_t *now = calloc(n + 1, 1), *before = calloc(n + 1, 1),
+            *phase = calloc(n + 1, 1); /* 0 not yet, 1 can, 2 over */
     bool fine = now && before && phase;
     for (uint32_t s = 0; fine && s < n; s++) now[s] = l->label[s] != 0;
     for (uint32_t length = 0; fine && length <= 2 * n + 2 && length < 5000; length++) {
@@ -307,7 +309,8 @@ static mf_status fill_state(mf__nfa *n, const mf__lang *l, nfa_form form, uint32
         mf__uset set = {0};
         mf_status status = MF_OK;
         for (uint32_t i = 0; status == MF_OK && i < l->n_cuts; i++) {
-            uint32_t lo = l->cuts[i] ? l->cuts[i] : 1, hi = i + 1 < l->n_cuts ? l->cuts[i + 1] - 1 : MF__UNICODE_END - 1;
+            uint32_t lo = l->cuts[i] ? l->cuts[i] : 1,
+                     hi = i + 1 < l->n_cuts ? l->cuts[i + 1] - 1 : MF__UNICODE_END - 1;
             if (to[l->class[i]] == to[k] && lo <= hi) status = mf__uset_add(&set, lo, hi, n->err);
         }
         if (status == MF_OK) status = mf__nfa_chars(n, state[s], &set, form, state[to[k]]);

@@ -19,16 +19,16 @@ typedef struct mf__lang {
 void mf__lang_free(mf__lang *l); /* the parts; zero-initialise */
 mf_status mf__lang_make(mf__lang *l, uint32_t n_states, uint32_t n_classes, uint32_t n_cuts, mf_error *err);
 
-/* regex.c. search: it may match anywhere in the string, as JSON Schema's pattern does (else the whole). wide: \d, \w and
- * \s are all that any engine takes them for, else what all do: what must match is narrow, what must not is wide. */
+/* regex.c. search: it may match anywhere in the string, as JSON Schema's pattern does (else the whole). wide: \d, \w
+ * and \s are all that any engine takes them for, else what all do: what must match is narrow, what must not is wide. */
 typedef struct mf__lang_options {
     bool search, wide;
 } mf__lang_options;
 mf_status mf__lang_regex(const char *pattern, size_t size, mf__lang_options o, mf__lang *out, mf_error *err);
 
 mf_status mf__lang_any(mf__lang *out, mf_error *err);
-mf_status mf__lang_text(const char *text, size_t size, mf__lang *out, mf_error *err);           /* one string */
-mf_status mf__lang_lengths(int64_t min, int64_t max, mf__lang *out, mf_error *err);             /* max < 0: no limit */
+mf_status mf__lang_text(const char *text, size_t size, mf__lang *out, mf_error *err); /* one string */
+mf_status mf__lang_lengths(int64_t min, int64_t max, mf__lang *out, mf_error *err);   /* max < 0: no limit */
 typedef enum mf__lang_op { MF__LANG_AND, MF__LANG_AND_NOT, MF__LANG_OR, MF__LANG_PAIR } mf__lang_op;
 /* PAIR: the label of a in bits 0 to shift - 1, that of b above. */
 mf_status mf__lang_combine(const mf__lang *a, const mf__lang *b, mf__lang_op op, int shift, mf__lang *out,

@@ -41,12 +41,14 @@ void mf__machine_deinit(mf__machine *m) {
     free(m->rule_serial);
     free(m->rule_node);
     free(m->seen);
+    mf__key_sets_deinit(&m->sets);
 }
 
 void mf__machine_cut(mf__machine *m, const mf__place *p) {
     m->n_items = p->first + p->n;
     m->n_nodes = p->n_nodes;
     m->n_edges = p->n_edges;
+    mf__key_sets_cut(&m->sets, p->n_sets);
     if (m->n_measured > m->n_nodes) m->n_measured = m->n_nodes;
 }
 
@@ -129,7 +131,8 @@ static mf_status call_node(mf__machine *m, mf__place *p, uint32_t rule, uint32_t
     *out = m->rule_node[rule] = m->n_nodes;
     m->nodes[m->n_nodes++] = (mf__node){.rule = rule};
     mf__item item = {m->g->rules[rule].start, *out, 0};
-    if (!mf__state_enter(m->g, &m->g->states[item.state], &item.reg)) return MF_OK; /* never: it can be finished */
+    if (!mf__state_enter(m->g, &m->sets, &m->g->states[item.state], &item.reg))
+        return MF_OK; /* never: it can be finished */
     return add_item(m, p, item, err);
 }
 
@@ -144,7 +147,7 @@ static mf_status call(mf__machine *m, mf__place *p, mf__item from, const mf__cal
     mf__return back = {c->to, from.node, from.reg, 0};
     uint32_t node;
     bool made;
-    if (!mf__state_enter(m->g, to, &back.reg)) return MF_OK;
+    if (!mf__state_enter(m->g, &m->sets, to, &back.reg)) return MF_OK;
     MF__TRY(call_node(m, p, c->rule, &node, &made, err));
     if (made && from.node < first_node && only_ends(m->g, to)) { /* the caller's edges are complete: share them */
         m->nodes[node].edges = m->nodes[from.node].edges;
@@ -161,7 +164,8 @@ static void hash_nodes(mf__machine *m, uint32_t first) {
         for (uint32_t e = m->nodes[i].edges; e; e = m->edges[e].next) {
             const mf__return *r = &m->edges[e];
             uint64_t caller = r->node == MF__NO_NODE ? 7 : r->node < i ? m->nodes[r->node].hash : mix(m->serial << 8);
-            h += mix(mix((uint64_t)r->state << 20 ^ r->reg) + caller);
+            uint64_t reg = r->node == MF__NO_NODE ? 0 : mf__reg_hash(m->g, &m->sets, r->state, r->reg);
+            h += mix(mix((uint64_t)r->state << 20 ^ reg) + caller);
         }
         m->nodes[i].hash = h;
     }
@@ -175,7 +179,7 @@ static mf_status close_place(mf__machine *m, mf__place *p, mf_error *err) {
         const mf__state *s = &m->g->states[item.state];
         for (uint32_t i = 0; i < s->n_calls; i++)
             MF__TRY(call(m, p, item, &m->g->calls[s->calls + i], first_node, err));
-        if (!s->accept || !mf__state_final(m->g, s, item.reg)) continue;
+        if (!s->accept || !mf__state_final(m->g, &m->sets, s, item.reg)) continue;
         if (item.node >= first_node) m->nodes[item.node].returned = true;
         for (uint32_t e = m->nodes[item.node].edges; e; e = m->edges[e].next) {
             mf__return back = m->edges[e]; /* edges may move */
@@ -189,6 +193,8 @@ static mf_status close_place(mf__machine *m, mf__place *p, mf_error *err) {
     p->n = n - p->first;
     p->n_nodes = m->n_nodes;
     p->n_edges = m->n_edges;
+    p->n_sets = m->sets.n;
+    if (m->sets.failed) return mf__fail(err, MF_E_LIMIT, "the text has too many different objects for its grammar");
     if (m->n_nodes > first_node) hash_nodes(m, first_node);
     return MF_OK;
 }
@@ -206,13 +212,15 @@ mf_status mf__machine_step(mf__machine *m, const mf__place *from, uint8_t byte, 
         if (!e) continue;
         item.state = e->to;
         const mf__state *to = &g->states[e->to];
-        if (!mf__state_enter(g, to, &item.reg)) continue;
+        if (!mf__state_enter(g, &m->sets, to, &item.reg)) continue;
         simple = simple && !to->accept && to->n_calls == 0;
         MF__TRY(add_item(m, out, item, err));
     }
     if (!simple) return close_place(m, out, err);
     out->n = m->n_items - out->first;
-    return MF_OK;
+    out->n_sets = m->sets.n;
+    return m->sets.failed ? mf__fail(err, MF_E_LIMIT, "the text has too many different objects for its grammar")
+                          : MF_OK;
 }
 
 mf_status mf__machine_start(mf__machine *m, mf__place *out, mf_error *err) {
@@ -220,6 +228,7 @@ mf_status mf__machine_start(mf__machine *m, mf__place *out, mf_error *err) {
     bool made;
     m->n_items = m->n_nodes = m->n_measured = 0;
     m->n_edges = 1;
+    mf__key_sets_cut(&m->sets, 1);
     m->serial++;
     m->n_seen = 0;
     *out = (mf__place){0};
@@ -228,11 +237,12 @@ mf_status mf__machine_start(mf__machine *m, mf__place *out, mf_error *err) {
     return close_place(m, out, err);
 }
 
-/* ---- distances ---------------------------------------------------------------------------------------------------- */
+/* ---- distances ----------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t item_distance(const mf__machine *m, uint32_t state, uint32_t node, uint64_t reg) {
     if (node == MF__NO_NODE) return 0;
-    uint64_t behind = m->nodes[node].distance, d = mf__state_distance(m->g, &m->g->states[state], reg);
+    uint64_t behind = m->nodes[node].distance, d = mf__state_distance(m->g, &m->sets, &m->g->states[state], reg);
     return behind == UINT64_MAX || d == UINT64_MAX ? UINT64_MAX : behind + d;
 }
 
@@ -314,6 +324,7 @@ mf_status mf__machine_keep(mf__machine *m, mf__place *p, mf_error *err) {
     m->n_items = p->n;
     m->n_nodes = p->n_nodes;
     m->n_edges = p->n_edges;
+    mf__key_sets_cut(&m->sets, p->n_sets);
     if (m->n_nodes + m->n_edges > m->collect_at) {
         MF__TRY(collect(m, p, err));
         m->collect_at = (m->n_nodes + m->n_edges) * 2 + COLLECT;

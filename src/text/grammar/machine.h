@@ -29,7 +29,7 @@ typedef struct mf__return {
 } mf__return;
 
 typedef struct mf__node {
-    uint32_t edges;    /* first */
+    uint32_t edges; /* first */
     uint32_t rule;
     bool returned;     /* at the position where it began */
     uint64_t hash;     /* equal for nodes that return to the same */
@@ -37,9 +37,9 @@ typedef struct mf__node {
 } mf__node;
 
 typedef struct mf__place {
-    uint32_t first, n; /* of the items */
-    bool complete;     /* the text may end here */
-    uint32_t n_nodes, n_edges; /* how high the stacks were afterwards */
+    uint32_t first, n;                 /* of the items */
+    bool complete;                     /* the text may end here */
+    uint32_t n_nodes, n_edges, n_sets; /* how high the stacks were afterwards */
 } mf__place;
 
 typedef struct mf__machine {
@@ -48,14 +48,15 @@ typedef struct mf__machine {
     mf__node *nodes;
     mf__return *edges;
     uint32_t n_items, items_capacity, n_nodes, nodes_capacity, n_edges, edges_capacity;
-    uint32_t n_measured;    /* nodes whose distance is known */
-    uint32_t collect_at;    /* nodes and edges when they are tidied up next */
-    uint64_t serial;        /* of the step under way */
-    uint64_t *rule_serial;  /* per rule: the step it was last called in */
-    uint32_t *rule_node;    /* ... and the node of that call */
-    uint32_t *seen;         /* hash table of a large place's items: index + 1 */
+    mf__key_sets sets;
+    uint32_t n_measured;   /* nodes whose distance is known */
+    uint32_t collect_at;   /* nodes and edges when they are tidied up next */
+    uint64_t serial;       /* of the step under way */
+    uint64_t *rule_serial; /* per rule: the step it was last called in */
+    uint32_t *rule_node;   /* ... and the node of that call */
+    uint32_t *seen;        /* hash table of a large place's items: index + 1 */
     uint32_t seen_mask;
-    uint32_t n_seen;        /* items of the place that are in it; 0: it is not used */
+    uint32_t n_seen; /* items of the place that are in it; 0: it is not used */
 } mf__machine;
 
 mf_status mf__machine_init(mf__machine *m, const mf__grammar *g, mf_error *err);

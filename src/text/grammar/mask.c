@@ -37,6 +37,7 @@ static mf_status walk(mf__masks *k, mf__machine *m, const token_tree *t, const m
     path[0] = *from;
     path[0].n_nodes = m->n_nodes;
     path[0].n_edges = m->n_edges;
+    path[0].n_sets = m->sets.n;
     uint32_t top = m->n_items; /* the items of `from` lie somewhere below */
     mf_status status = MF_OK;
     for (uint32_t i = 0; status == MF_OK && i < t->n_nodes;) {
@@ -46,6 +47,7 @@ static mf_status walk(mf__masks *k, mf__machine *m, const token_tree *t, const m
         m->n_items = n->depth == 1 ? top : before->first + before->n;
         m->n_nodes = before->n_nodes;
         m->n_edges = before->n_edges;
+        mf__key_sets_cut(&m->sets, before->n_sets);
         status = mf__machine_step(m, before, n->byte, here, err);
         if (status != MF_OK || !mf__place_alive(here)) {
             i = n->after;
@@ -65,17 +67,19 @@ static mf_status walk(mf__masks *k, mf__machine *m, const token_tree *t, const m
     m->n_items = top;
     m->n_nodes = path[0].n_nodes;
     m->n_edges = path[0].n_edges;
+    mf__key_sets_cut(&m->sets, path[0].n_sets);
     if (m->n_measured > m->n_nodes) m->n_measured = m->n_nodes;
     return status;
 }
 
 /* How many plain characters an item takes whatever they are; 0: they must be looked at. */
-static uint64_t plain_room(const mf__grammar *g, const mf__item *item) {
+static uint64_t plain_room(const mf__machine *m, const mf__item *item) {
+    const mf__grammar *g = m->g;
     const mf__state *s = &g->states[item->state];
     const mf__rule *r = &g->rules[s->rule];
     if (!s->open) return 0;
     if (r->kind == MF__RULE_PLAIN) return UINT64_MAX;
-    if (r->kind == MF__RULE_OBJECT) return s->others && mf__keys_others(r->keys, item->reg) ? UINT64_MAX : 0;
+    if (r->kind == MF__RULE_OBJECT) return s->others && mf__keys_others(r->keys, &m->sets, item->reg) ? UINT64_MAX : 0;
     if (r->max < 0) return UINT64_MAX;
     uint64_t used = item->reg + s->least; /* in a string the end is always near: least is the same in all its states */
     return used < (uint64_t)r->max ? (uint64_t)r->max - used : 0;
@@ -95,7 +99,7 @@ static void add_plain(const mf__masks *k, const uint32_t *plain, uint32_t *mask)
 
 static mf_status item_mask(mf__masks *k, mf__machine *m, uint32_t index, uint32_t *mask, mf_error *err) {
     mf__place one = {.first = index, .n = 1};
-    const uint32_t *plain = plain_tokens(k, plain_room(m->g, &m->items[index]));
+    const uint32_t *plain = plain_tokens(k, plain_room(m, &m->items[index]));
     if (plain) add_plain(k, plain, mask);
     return walk(k, m, plain ? &k->trie->marked : &k->trie->all, &one, UINT64_MAX, mask, err);
 }
@@ -105,7 +109,7 @@ static mf_status item_mask(mf__masks *k, mf__machine *m, uint32_t index, uint32_
 static uint64_t key_of(const mf__machine *m, const mf__item *item) {
     uint64_t h = m->nodes[item->node].hash * 0x9E3779B97F4A7C15u;
     h ^= ((uint64_t)item->state + 1) * 0xD6E8FEB86659FD93u;
-    h = (h ^ h >> 31) + item->reg * 0xA0761D6478BD642Fu;
+    h = (h ^ h >> 31) + mf__reg_hash(m->g, &m->sets, item->state, item->reg) * 0xA0761D6478BD642Fu;
     h ^= h >> 29;
     h *= 0xE7037ED1A0B428DBu;
     h ^= h >> 32;

@@ -6,7 +6,7 @@
 
 void mf__grammar_free(mf__grammar *g) {
     if (!g) return;
-    for (uint32_t r = 0; g->rules && r < g->n_rules; r++) mf__key_order_free(g->rules[r].keys);
+    for (uint32_t r = 0; g->rules && r < g->n_rules; r++) mf__keys_free(g->rules[r].keys);
     free(g->states);
     free(g->edges);
     free(g->calls);
@@ -84,28 +84,26 @@ static uint32_t cycle_of(measure *m, uint32_t rule, uint32_t *next) {
     return best;
 }
 
-static bool measure_keys(mf__grammar *g, mf__key_order *k) {
-    uint32_t n = k->n_declared;
-    bool fine = true;
+static bool measure_keys(mf__grammar *g, mf__keys *k) {
+    bool fine = k->max < 0 || (int64_t)k->n_required <= k->max;
+    int64_t possible = 0;
     k->cheapest = MF__NEVER;
+    k->others = false;
     for (uint32_t i = 0; i < k->n_labels; i++) {
-        k->member_cost[i] = add_up(g->rules[k->value[i]].shortest, i < n ? strlen(k->names[i]) + 2 : 5);
+        bool declared = i < k->n_declared, required = declared && (k->required[i / 64] >> i % 64 & 1);
+        k->member_cost[i] = add_up(g->rules[k->value[i]].shortest, declared ? strlen(k->names[i]) + 2 : 5);
         if (k->member_cost[i] < k->cheapest) k->cheapest = k->member_cost[i];
+        bool can = k->member_cost[i] != MF__NEVER;
+        possible += declared && can;
+        if (!declared && can) k->others = true;
+        fine = fine && (can || !required);
     }
-    for (uint32_t i = n; i-- > 0;) {
-        bool required = k->next_required[i] == i, possible = k->member_cost[i] != MF__NEVER;
-        k->possible_from[i] = k->possible_from[i + 1] + possible;
-        k->cost_from[i] = k->cost_from[i + 1] + (required ? k->member_cost[i] : 0);
-        fine = fine && (possible || !required);
-    }
-    bool others = false;
-    for (uint32_t i = n; i < k->n_labels; i++) others = others || k->member_cost[i] != MF__NEVER;
-    fine = fine && (k->max < 0 || (int64_t)k->required_from[0] <= k->max);
-    return fine && ((int64_t)k->possible_from[0] >= k->min || others);
+    return fine && possible + k->others >= k->min;
 }
 
 static bool shorten_rule(measure *m, uint32_t rule, uint32_t *scratch) {
     mf__grammar *g = m->g;
+    const mf__key_sets none = {0};
     mf__rule *r = &g->rules[rule];
     const mf__state *start = &g->states[r->start];
     bool any = shorten_states(m, rule);
@@ -116,17 +114,17 @@ static bool shorten_rule(measure *m, uint32_t rule, uint32_t *scratch) {
             return any;
         r->per_count = start->least < (uint64_t)r->min ? cycle_of(m, rule, scratch) : 0;
         if (d != MF__NEVER && start->least < (uint64_t)r->min)
-            d = r->per_count == MF__NEVER ? MF__NEVER : mf__state_distance(g, start, 0);
+            d = r->per_count == MF__NEVER ? MF__NEVER : mf__state_distance(g, &none, start, 0);
     } else if (r->kind == MF__RULE_OBJECT) {
         if (!measure_keys(g, r->keys)) return any;
-        if (d != MF__NEVER) d = mf__state_distance(g, start, 0);
+        if (d != MF__NEVER) d = mf__state_distance(g, &none, start, 0);
     }
     d = d >= MF__NEVER / 2 && d != MF__NEVER ? MF__NEVER / 2 : d;
     if (d < r->shortest) r->shortest = (uint32_t)d, any = true;
     return any;
 }
 
-/* Counts on the way to the end, least and most. Loops that count make it any number. */
+/* Counts on the way to the end, least and most; as many as the rule needs are any number. */
 static void count_rule(measure *m, uint32_t rule) {
     mf__grammar *g = m->g;
     uint32_t base = m->base[rule], end = m->base[rule + 1];
@@ -139,24 +137,24 @@ static void count_rule(measure *m, uint32_t rule) {
         for (uint32_t i = end; i-- > base;) {
             mf__state *s = &g->states[i];
             for (uint32_t e = 0; e < (uint32_t)s->n_edges + s->n_calls; e++) {
-                const mf__state *to = &g->states[e < s->n_edges ? g->edges[s->edges + e].to
-                                                                : g->calls[s->calls + e - s->n_edges].to];
+                const mf__state *to =
+                    &g->states[e < s->n_edges ? g->edges[s->edges + e].to : g->calls[s->calls + e - s->n_edges].to];
                 uint32_t d = add_up(to->least, to->mark == MF__MARK_COUNT);
                 if (d < s->least) s->least = d, changed = true;
             }
         }
     }
-    uint32_t limit = end - base + 1; /* more counts than states: there is a loop */
+    uint64_t enough = (uint64_t)g->rules[rule].min; /* more than that need not be told apart */
     for (bool changed = true; changed;) {
         changed = false;
         for (uint32_t i = end; i-- > base;) {
             mf__state *s = &g->states[i];
             for (uint32_t e = 0; e < (uint32_t)s->n_edges + s->n_calls; e++) {
-                const mf__state *to = &g->states[e < s->n_edges ? g->edges[s->edges + e].to
-                                                                : g->calls[s->calls + e - s->n_edges].to];
+                const mf__state *to =
+                    &g->states[e < s->n_edges ? g->edges[s->edges + e].to : g->calls[s->calls + e - s->n_edges].to];
                 if (to->least == MF__NEVER) continue;
                 uint32_t d = to->most == MF__NEVER ? MF__NEVER : to->most + (to->mark == MF__MARK_COUNT);
-                if (d != MF__NEVER && d > limit) d = MF__NEVER;
+                if (d >= enough) d = MF__NEVER;
                 if (d > s->most) s->most = d, changed = true;
             }
         }
@@ -228,7 +226,7 @@ static void find_closing(measure *m, uint32_t rule) {
 /* Which states of a key can become one that is not declared, and how far that is. */
 static void find_others(measure *m, uint32_t rule) {
     mf__grammar *g = m->g;
-    const mf__key_order *k = g->rules[rule].keys;
+    const mf__keys *k = g->rules[rule].keys;
     for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++) g->states[i].most = MF__NEVER;
     for (bool changed = k->others; changed;) {
         changed = false;
@@ -238,7 +236,9 @@ static void find_others(measure *m, uint32_t rule) {
                 bool byte = e < s->n_edges;
                 const mf__state *to =
                     &g->states[byte ? g->edges[s->edges + e].to : g->calls[s->calls + e - s->n_edges].to];
-                uint32_t d = to->mark >= MF__MARK_KEY + k->n_declared ? 1 : to->in_key ? add_up(to->most, byte) : MF__NEVER;
+                uint32_t d = to->mark >= MF__MARK_KEY + k->n_declared ? add_up(to->distance, 1)
+                             : to->in_key                             ? add_up(to->most, byte)
+                                                                      : MF__NEVER;
                 if (d < s->most) s->most = d, changed = true;
             }
         }
@@ -252,7 +252,7 @@ static void find_others(measure *m, uint32_t rule) {
 /* Declared names lead each along one way from the opening quote. Twice: counts, then fills. */
 static void walk_names(measure *m, uint32_t rule, uint32_t quote, bool fill) {
     mf__grammar *g = m->g;
-    const mf__key_order *k = g->rules[rule].keys;
+    const mf__keys *k = g->rules[rule].keys;
     for (uint32_t label = 0; label < k->n_declared; label++) {
         const char *name = k->names[label];
         uint32_t at = quote, depth = 1, size = (uint32_t)strlen(name);
@@ -287,8 +287,10 @@ static mf_status find_reach(measure *m, uint32_t rule, mf_error *err) {
     g->n_reach += total;
     for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++) { /* before the quote: all of them */
         mf__state *s = &g->states[i];
-        if (s->in_key && s->n_reach == 0 && follow(g, i, '"') == quote) s->reach = g->states[quote].reach, s->n_reach = g->states[quote].n_reach;
-        if (s->in_key && s->mark == MF__MARK_COMMA) s->reach = g->states[quote].reach, s->n_reach = g->states[quote].n_reach;
+        if (s->in_key && s->n_reach == 0 && follow(g, i, '"') == quote)
+            s->reach = g->states[quote].reach, s->n_reach = g->states[quote].n_reach;
+        if (s->in_key && s->mark == MF__MARK_COMMA)
+            s->reach = g->states[quote].reach, s->n_reach = g->states[quote].n_reach;
     }
     return MF_OK;
 }
@@ -307,8 +309,8 @@ static bool all_lead(const mf__grammar *g, const mf__state *s, int lo, int hi, c
     return at > hi;
 }
 
-/* Levels: 1 a character may begin; 2, 4, 8: one, two, three any continuation bytes follow; 16, 32: after E0, ED; 64, 128:
- * after F0, F4. */
+/* Levels: 1 a character may begin; 2, 4, 8: one, two, three any continuation bytes follow; 16, 32: after E0, ED; 64,
+ * 128: after F0, F4. */
 static uint8_t level_of(const mf__grammar *g, const mf__state *s, const uint8_t *level) {
     uint8_t was = level[s - g->states], is = 0;
     if ((was & 1) && all_lead(g, s, 0x20, '"' - 1, level, 1) && all_lead(g, s, '"' + 1, '\\' - 1, level, 1) &&
@@ -369,9 +371,6 @@ static mf_status measure_all(measure *m, uint32_t *scratch, mf_error *err) {
     for (uint32_t r = 0; r < g->n_rules; r++) {
         if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r); /* what is pruned counts no more */
         if (g->rules[r].kind != MF__RULE_OBJECT || g->rules[r].shortest == MF__NEVER) continue;
-        mf__key_order *k = g->rules[r].keys;
-        k->others = false;
-        for (uint32_t i = k->n_declared; i < k->n_labels; i++) k->others = k->others || k->member_cost[i] != MF__NEVER;
         flood_keys(m, r, scratch);
         find_closing(m, r);
         find_others(m, r);

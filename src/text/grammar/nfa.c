@@ -9,7 +9,7 @@ void mf__nfa_init(mf__nfa *n, mf_error *err) {
 }
 
 void mf__nfa_deinit(mf__nfa *n) {
-    for (uint32_t r = 0; r < n->n_rules; r++) mf__key_order_free(n->rules[r].keys);
+    for (uint32_t r = 0; r < n->n_rules; r++) mf__keys_free(n->rules[r].keys);
     free(n->states);
     free(n->edges);
     free(n->rules);

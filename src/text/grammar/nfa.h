@@ -1,6 +1,6 @@
-/* Grammars while they are made: nondeterministic automata over bytes. A rule is a pair of states, start and end; an edge
- * consumes a byte of a range, consumes nothing, or calls a rule and goes on behind it. mf__nfa_finish makes of them
- * what is run (automaton.h). */
+/* Grammars while they are made: nondeterministic automata over bytes. A rule is a pair of states, start and end; an
+ * edge consumes a byte of a range, consumes nothing, or calls a rule and goes on behind it. mf__nfa_finish makes of
+ * them what is run (automaton.h). */
 #ifndef MF_TEXT_GRAMMAR_NFA_H
 #define MF_TEXT_GRAMMAR_NFA_H
 
@@ -26,7 +26,7 @@ typedef struct nfa_rule {
     uint32_t start, end;
     int64_t min, max; /* of a counted rule */
     uint8_t kind;
-    mf__key_order *keys; /* of an object, owned */
+    mf__keys *keys; /* of an object, owned */
 } nfa_rule;
 
 typedef struct mf__nfa {
@@ -65,7 +65,8 @@ typedef enum nfa_form {
 } nfa_form;
 mf_status mf__nfa_chars(mf__nfa *n, uint32_t from, const mf__uset *set, nfa_form form, uint32_t to);
 
-/* Makes the grammar: automata made deterministic, what leads nowhere removed. MF_E_INVALID when no text satisfies it. */
+/* Makes the grammar: automata made deterministic, what leads nowhere removed. MF_E_INVALID when no text satisfies it.
+ */
 mf_status mf__nfa_finish(mf__nfa *n, mf__grammar **out);
 
 #endif

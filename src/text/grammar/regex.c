@@ -120,8 +120,8 @@ static mf_status braced_property(reader *b, bool negate, mf__uset *set) {
     return negate ? mf__uset_invert(set, b->err) : MF_OK;
 }
 
-/* \d, \w and \s mean ASCII to some engines and Unicode to others. What must match is the narrow set, which all agree on;
- * wide has all that any engine counts. Turned around, it is the other way round. */
+/* \d, \w and \s mean ASCII to some engines and Unicode to others. What must match is the narrow set, which all agree
+ * on; wide has all that any engine counts. Turned around, it is the other way round. */
 static mf_status shorthand(reader *b, char letter, bool wide, mf__uset *set) {
     bool found, negate = letter < 'a';
     if (negate) wide = !wide;

@@ -34,7 +34,7 @@ typedef struct builder {
     uint32_t any; /* the set of all characters: r->n_sets + 1 */
     /* made deterministic */
     uint32_t *cuts, *class, n_cuts, n_classes;
-    uint8_t *has; /* [class][set]: the class is in the set */
+    uint8_t *has;  /* [class][set]: the class is in the set */
     uint32_t *rep; /* a character of each class */
     uint32_t *stamp, now, *set, n_set;
     uint32_t *members, n_members, members_capacity;
@@ -171,7 +171,7 @@ static mf_status find_classes(builder *b) {
         has[0] = 0;
         has[n_sets + 1] = 1;
         uint32_t class = 0;
-        while (class < b->n_classes && memcmp(b->has + (size_t)class * (n_sets + 2), has, n_sets + 2) != 0) class ++;
+        while (class < b->n_classes && memcmp(b->has + (size_t) class * (n_sets + 2), has, n_sets + 2) != 0) class ++;
         if (class == b->n_classes) b->rep[b->n_classes++] = c;
         b->class[b->n_cuts] = class;
         b->cuts[b->n_cuts++] = c;
@@ -277,8 +277,7 @@ static mf_status determine(builder *b, uint32_t start, uint32_t final, mf__lang 
     out->start = first;
     memcpy(out->cuts, b->cuts, b->n_cuts * sizeof *out->cuts);
     memcpy(out->class, b->class, b->n_cuts * sizeof *out->class);
-    memcpy(out->to + b->n_classes, b->to + b->n_classes,
-           (size_t)(b->n_subsets - 1) * b->n_classes * sizeof *out->to);
+    memcpy(out->to + b->n_classes, b->to + b->n_classes, (size_t)(b->n_subsets - 1) * b->n_classes * sizeof *out->to);
     for (uint32_t s = 1; s < b->n_subsets; s++) out->label[s] = b->accept[s];
     return MF_OK;
 }
@@ -358,7 +357,8 @@ static mf_status sequence_lang(mf__regex *r, uint32_t root, bool search, mf__lan
     for (int i = 0; status == MF_OK && i < n; i++) { /* what is ahead is at the beginning, with anything behind it */
         mf__lang look = {0};
         status = tree_lang(r, looks[i].a, behind[i], !behind[i], &look, err);
-        if (status == MF_OK) status = mf__lang_restrict(out, &look, looks[i].min ? MF__LANG_AND_NOT : MF__LANG_AND, err);
+        if (status == MF_OK)
+            status = mf__lang_restrict(out, &look, looks[i].min ? MF__LANG_AND_NOT : MF__LANG_AND, err);
         mf__lang_free(&look);
     }
     if (status != MF_OK) mf__lang_free(out);

@@ -176,7 +176,8 @@ static mf_status read_braces(reader *r, int64_t *min, int64_t *max) {
     bool fine = read_number(r, min);
     *max = *min;
     if (fine && take(r, ",") && !read_number(r, max)) *max = -1;
-    if (!fine || !take(r, "}") || (*max >= 0 && *max < *min)) return bad(r, MF_E_FORMAT, "a bad count; expected {n}, {n,} or {n,m}");
+    if (!fine || !take(r, "}") || (*max >= 0 && *max < *min))
+        return bad(r, MF_E_FORMAT, "a bad count; expected {n}, {n,} or {n,m}");
     return MF_OK;
 }
 

@@ -207,14 +207,14 @@ static mf_status make_common(mf__schemas *c) {
     MF__TRY(regex_rule(c, "-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?", &c->number));
     MF__TRY(mf__nfa_rule(n, &c->string));
     MF__TRY(free_string(c, n->rules[c->string].start, n->rules[c->string].end));
+    MF__TRY(mf__nfa_rule(n, &c->never));
     MF__TRY(mf__nfa_rule(n, &c->value));
     MF__TRY(mf__nfa_rule(n, &c->object));
     MF__TRY(mf__nfa_rule(n, &c->array));
     MF__TRY(common_list(c, "{", "}", true, c->object));
     MF__TRY(common_list(c, "[", "]", false, c->array));
     nfa_rule r = n->rules[c->value];
-    for (size_t i = 0; i < MF__COUNT(words); i++)
-        MF__TRY(mf__nfa_text(n, r.start, words[i], strlen(words[i]), r.end));
+    for (size_t i = 0; i < MF__COUNT(words); i++) MF__TRY(mf__nfa_text(n, r.start, words[i], strlen(words[i]), r.end));
     const uint32_t rules[] = {c->string, c->number, c->object, c->array};
     for (size_t i = 0; i < MF__COUNT(rules); i++) MF__TRY(mf__nfa_call(n, r.start, rules[i], r.end));
     return MF_OK;
@@ -226,7 +226,8 @@ static mf_status restrict_regex(mf__schemas *c, const fact *f, const char *key, 
                                 bool search, mf__lang *lang) {
     mf__lang one;
     bool negated = f->kind == FACT_NOT;
-    mf_status status = mf__lang_regex(pattern, size, (mf__lang_options){.search = search, .wide = negated}, &one, c->err);
+    mf_status status =
+        mf__lang_regex(pattern, size, (mf__lang_options){.search = search, .wide = negated}, &one, c->err);
     if (status != MF_OK) return mf__schema_fail(c, status, f->of.node, key, "cannot be used");
     if (!lang->n_states && !negated) return *lang = one, MF_OK;
     if (!lang->n_states) status = mf__lang_any(lang, c->err);
@@ -273,9 +274,10 @@ mf_status mf__schema_string_lang(mf__schemas *c, const conjunction *j, bool leng
         const json_t *pattern = json_object_get(f->of.node, "pattern");
         bool group = f->kind == FACT_GROUP;
         if (pattern && (group || strcmp(f->key, "pattern") == 0)) {
-            status = json_is_string(pattern) ? restrict_regex(c, f, "pattern", json_string_value(pattern),
-                                                              json_string_length(pattern), true, &lang)
-                                             : mf__schema_fail(c, MF_E_FORMAT, f->of.node, "pattern", "is not a string");
+            status = json_is_string(pattern)
+                         ? restrict_regex(c, f, "pattern", json_string_value(pattern), json_string_length(pattern),
+                                          true, &lang)
+                         : mf__schema_fail(c, MF_E_FORMAT, f->of.node, "pattern", "is not a string");
         }
         if (status == MF_OK && (group || strcmp(f->key, "format") == 0)) status = apply_format(c, f, &lang);
         if (status == MF_OK && (group || strstr(f->key, "Length"))) status = apply_lengths(c, f, min, max);
@@ -290,7 +292,8 @@ mf_status mf__schema_string_lang(mf__schemas *c, const conjunction *j, bool leng
         mf__lang_free(&one);
     }
     if (status == MF_OK && lengths && (*min > 0 || *max >= 0)) {
-        status = *max >= 0 && *min > *max ? mf__lang_text("", 0, &length, c->err) : mf__lang_lengths(*min, *max, &length, c->err);
+        status = *max >= 0 && *min > *max ? mf__lang_text("", 0, &length, c->err)
+                                          : mf__lang_lengths(*min, *max, &length, c->err);
         if (status == MF_OK && *max >= 0 && *min > *max) length.label[1] = 0; /* nothing */
         if (status == MF_OK && !lang.n_states) status = mf__lang_any(&lang, c->err);
         if (status == MF_OK) status = mf__lang_restrict(&lang, &length, MF__LANG_AND, c->err);
@@ -438,7 +441,8 @@ static mf_status fill_words(mf__schemas *c, const conjunction *j, uint32_t from,
         const char *text;
         uint32_t type;
         json_type kind;
-    } words[] = {{"null", TYPE_NULL, JSON_NULL}, {"true", TYPE_BOOLEAN, JSON_TRUE}, {"false", TYPE_BOOLEAN, JSON_FALSE}};
+    } words[] = {
+        {"null", TYPE_NULL, JSON_NULL}, {"true", TYPE_BOOLEAN, JSON_TRUE}, {"false", TYPE_BOOLEAN, JSON_FALSE}};
     for (size_t i = 0; i < MF__COUNT(words); i++) {
         bool fine = (j->types & words[i].type) != 0;
         for (size_t k = 0; k < json_array_size(j->excluded) && fine; k++)
@@ -453,7 +457,8 @@ static mf_status check_excluded(mf__schemas *c, const conjunction *j) {
     for (size_t k = 0; k < json_array_size(j->excluded); k++) {
         const json_t *v = json_array_get(j->excluded, k);
         if ((json_is_object(v) || json_is_array(v)) && (mf__json_types(v) & j->types))
-            return mf__schema_fail(c, MF_E_UNSUPPORTED, c->root, "not", "of an object or array as a constant is not supported");
+            return mf__schema_fail(c, MF_E_UNSUPPORTED, c->root, "not",
+                                   "of an object or array as a constant is not supported");
     }
     return MF_OK;
 }
@@ -501,7 +506,8 @@ mf_status mf__goal_add(mf__schemas *c, goal *g, literal l) {
 static uint64_t goal_hash(const goal *g) {
     uint64_t h = g->n;
     for (uint32_t i = 0; i < g->n; i++)
-        h = (h ^ ((uint64_t)(uintptr_t)g->items[i].node >> 3) * 2 ^ g->items[i].negated) * 0xD6E8FEB86659FD93u, h ^= h >> 31;
+        h = (h ^ ((uint64_t)(uintptr_t)g->items[i].node >> 3) * 2 ^ g->items[i].negated) * 0xD6E8FEB86659FD93u,
+        h ^= h >> 31;
     return h;
 }
 
@@ -513,7 +519,8 @@ static bool same_goal(const goal *a, const goal *b) {
 }
 
 static mf_status grow_goals(mf__schemas *c) {
-    if (c->n_goals >= MAX_GOALS) return mf__fail(c->err, MF_E_LIMIT, "JSON Schema: more than %d parts together", MAX_GOALS);
+    if (c->n_goals >= MAX_GOALS)
+        return mf__fail(c->err, MF_E_LIMIT, "JSON Schema: more than %d parts together", MAX_GOALS);
     if (c->n_goals == c->goals_capacity) {
         uint32_t n = c->goals_capacity ? c->goals_capacity * 2 : 64;
         goal_rule *more = realloc(c->goals, n * sizeof *more);
@@ -567,7 +574,8 @@ static mf_status make_goal(mf__schemas *c, uint32_t index) {
     c->n_scopes = 0;
     MF__TRY(mf__goal_expand(c, &g.g, &list));
     mf_status status = MF_OK;
-    for (uint32_t i = 0; status == MF_OK && i < list.n; i++) status = fill_conjunction(c, &list.items[i], r.start, r.end);
+    for (uint32_t i = 0; status == MF_OK && i < list.n; i++)
+        status = fill_conjunction(c, &list.items[i], r.start, r.end);
     mf__conjunctions_free(&list);
     return status;
 }

@@ -117,9 +117,10 @@ typedef struct mf__schemas {
     goal_rule *goals; /* those from n_done on are still to be made */
     uint32_t n_goals, goals_capacity, n_done;
     uint32_t *goal_slots, goal_mask;
-    uint64_t work;  /* alternatives looked at so far */
-    int probing;    /* inside a question whether alternatives overlap */
+    uint64_t work;                                                  /* alternatives looked at so far */
+    int probing;                                                    /* inside a question whether alternatives overlap */
     uint32_t indent, string, number, integer, value, object, array; /* common rules */
+    uint32_t never;                                                 /* a rule without texts */
     mf__strbuf notes;
     mf_error *err;
 } mf__schemas;
@@ -161,7 +162,7 @@ mf_status mf__schema_type_mask(mf__schemas *c, const json_t *schema, uint32_t *m
 
 /* Keywords. */
 mf_status mf__schema_count(mf__schemas *c, const json_t *schema, const char *key, int64_t missing, int64_t *out);
-uint32_t mf__schema_keyword_type(const char *key); /* the type a keyword is about; 0: none */
+uint32_t mf__schema_keyword_type(const char *key);  /* the type a keyword is about; 0: none */
 const char *mf__format_pattern(const char *format); /* schema_format.c; NULL: not enforced */
 
 /* Types: the texts of a conjunction that are of the type, from one state to another. */

@@ -110,7 +110,8 @@ static mf_status item_goal(array_ctx *a, size_t i, uint32_t with, goal *g) {
         const json_t *item = i < json_array_size(prefix) ? json_array_get(prefix, i) : rest;
         if (item) MF__TRY(mf__goal_add(a->c, g, mf__literal_child(a->c, f->of, item)));
         if (left && !json_is_true(left) && a->n_contains)
-            return mf__schema_fail(a->c, MF_E_UNSUPPORTED, f->of.node, "unevaluatedItems", "beside \"contains\" is not supported");
+            return mf__schema_fail(a->c, MF_E_UNSUPPORTED, f->of.node, "unevaluatedItems",
+                                   "beside \"contains\" is not supported");
         if (left && !is_evaluated(a, f, i)) MF__TRY(mf__goal_add(a->c, g, mf__literal_child(a->c, f->of, left)));
     }
     for (int k = 0; k < a->n_contains; k++) {
@@ -308,7 +309,8 @@ static mf_status fill_different(array_ctx *a, uint32_t start, uint32_t close) {
     if (status == MF_OK && few) status = fill_unique(a, values, start, close);
     json_decref(values);
     if (status != MF_OK || few) return status;
-    return mf__schema_fail(a->c, MF_E_UNSUPPORTED, a->where, "uniqueItems", "is not supported (but of a few listed values)");
+    return mf__schema_fail(a->c, MF_E_UNSUPPORTED, a->where, "uniqueItems",
+                           "is not supported (but of a few listed values)");
 }
 
 mf_status mf__schema_array(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {

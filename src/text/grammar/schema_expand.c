@@ -80,8 +80,10 @@ static mf_status conjunction_copy(mf__schemas *c, const conjunction *j, conjunct
     *out = (conjunction){.types = j->types};
     MF__TRY(copy_array(c, j->facts, j->n_facts, sizeof *j->facts, (void **)&out->facts, &out->facts_capacity));
     out->n_facts = j->n_facts;
-    MF__TRY(copy_array(c, j->pending, j->n_pending, sizeof *j->pending, (void **)&out->pending, &out->pending_capacity));
-    MF__TRY(copy_array(c, j->pending_scope, j->n_pending, sizeof *j->pending_scope, (void **)&out->pending_scope, &same));
+    MF__TRY(
+        copy_array(c, j->pending, j->n_pending, sizeof *j->pending, (void **)&out->pending, &out->pending_capacity));
+    MF__TRY(
+        copy_array(c, j->pending_scope, j->n_pending, sizeof *j->pending_scope, (void **)&out->pending_scope, &same));
     out->n_pending = j->n_pending;
     MF__TRY(copy_array(c, j->branches, j->n_branches, sizeof *j->branches, (void **)&out->branches,
                        &out->branches_capacity));
@@ -238,8 +240,8 @@ static mf_status hold(mf__schemas *c, conjunction *j, literal l, uint32_t scope)
 /* ---- schemas that do not hold ------------------------------------------------------------------------------------ */
 
 static bool counts_when_negated(const json_t *schema, const char *key) {
-    static const char *const more[] = {"type", "enum", "const", "$ref", "$dynamicRef", "$recursiveRef",
-                                       "allOf", "anyOf", "oneOf", "not"};
+    static const char *const more[] = {"type",          "enum",  "const", "$ref",  "$dynamicRef",
+                                       "$recursiveRef", "allOf", "anyOf", "oneOf", "not"};
     for (size_t i = 0; i < MF__COUNT(more); i++)
         if (strcmp(key, more[i]) == 0) return true;
     if (strcmp(key, "if") == 0) return json_object_get(schema, "then") || json_object_get(schema, "else");
@@ -299,7 +301,8 @@ static mf_status refute_keyword(mf__schemas *c, conjunction *j, literal l, const
                                         "exclusiveMinimum", "minProperties", "maxProperties", "exclusiveMaximum"};
     for (size_t i = 0; i < MF__COUNT(plain); i++)
         if (strcmp(key, plain[i]) == 0) return add_fact(c, j, (fact){.kind = FACT_NOT, .of = l, .key = plain[i]});
-    return mf__schema_fail(c, MF_E_UNSUPPORTED, l.node, key, "inside \"not\" (or an overlapping \"oneOf\") is not supported");
+    return mf__schema_fail(c, MF_E_UNSUPPORTED, l.node, key,
+                           "inside \"not\" (or an overlapping \"oneOf\") is not supported");
 }
 
 static mf_status refute(mf__schemas *c, conjunction *j, literal l, uint32_t scope) {
@@ -340,7 +343,8 @@ static mf_status settle(mf__schemas *c, conjunction *j) {
             continue;
         }
         if (!json_is_object(l.node))
-            return mf__schema_fail(c, MF_E_FORMAT, l.node, NULL, "is not a schema: neither an object nor true or false");
+            return mf__schema_fail(c, MF_E_FORMAT, l.node, NULL,
+                                   "is not a schema: neither an object nor true or false");
         MF__TRY(enter_scope(c, l, parent, &scope));
         bool seen = false;
         for (uint32_t i = 0; i < j->n_seen && !seen; i++)
@@ -371,8 +375,15 @@ static bool exclude_each_other(mf__schemas *c, const conjunction *j, literal a, 
     if (empty) {
         for (uint32_t i = 0; i < j->n_facts && empty; i++) /* what stands beside may tell them apart */
             if (j->facts[i].kind == FACT_GROUP) {
-                static const char *const fine[] = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependencies",
-                                                   "dependentSchemas", "dependentRequired"};
+                static const char *const fine[] = {"$ref",
+                                                   "allOf",
+                                                   "anyOf",
+                                                   "oneOf",
+                                                   "not",
+                                                   "if",
+                                                   "dependencies",
+                                                   "dependentSchemas",
+                                                   "dependentRequired"};
                 bool simple = true;
                 for (size_t k = 0; k < MF__COUNT(fine); k++)
                     simple = simple && !json_object_get(j->facts[i].of.node, fine[k]);
@@ -458,7 +469,8 @@ static mf_status split_list(mf__schemas *c, const conjunction *j, const branch *
 static mf_status split_not_one_of(mf__schemas *c, const conjunction *j, const branch *b, conjunctions *out) {
     size_t n = json_array_size(b->value);
     conjunction *next;
-    if (n > 6) return mf__schema_fail(c, MF_E_UNSUPPORTED, b->of.node, "oneOf", "inside \"not\" has too many alternatives");
+    if (n > 6)
+        return mf__schema_fail(c, MF_E_UNSUPPORTED, b->of.node, "oneOf", "inside \"not\" has too many alternatives");
     MF__TRY(push(c, out, j, &next));
     for (size_t i = 0; i < n; i++) MF__TRY(add_child(c, next, b->of, json_array_get(b->value, i), true, b->scope));
     for (size_t i = 0; i < n; i++)
@@ -539,7 +551,8 @@ static bool contradicts(mf__schemas *c, const conjunction *j, int depth) {
             bool dead = false;
             for (uint32_t m = 0; key && m < j->n_facts && !dead; m++) {
                 const fact *o = &j->facts[m];
-                const json_t *p = o->kind == FACT_GROUP ? json_object_get(json_object_get(o->of.node, "properties"), key) : NULL;
+                const json_t *p =
+                    o->kind == FACT_GROUP ? json_object_get(json_object_get(o->of.node, "properties"), key) : NULL;
                 if (o->kind == FACT_ABSENT && strcmp(o->key, key) == 0) dead = true;
                 if (o->kind == FACT_PROPERTY && strcmp(o->key, key) == 0) mf__goal_add(c, &g, o->of);
                 if (p) mf__goal_add(c, &g, mf__literal_child(c, o->of, p));
@@ -548,7 +561,8 @@ static bool contradicts(mf__schemas *c, const conjunction *j, int depth) {
                     dead = true;
             }
             dead = dead || (depth > 0 && g.n > 1 && mf__goal_is_empty(c, &g, depth - 1));
-            dead = dead || (g.n == 1 && json_is_boolean(g.items[0].node) && json_is_true(g.items[0].node) == g.items[0].negated);
+            dead = dead || (g.n == 1 && json_is_boolean(g.items[0].node) &&
+                            json_is_true(g.items[0].node) == g.items[0].negated);
             mf__goal_free(&g);
             if (dead) return true;
         }
@@ -559,7 +573,9 @@ static bool contradicts(mf__schemas *c, const conjunction *j, int depth) {
 static mf_status expand(mf__schemas *c, conjunctions *todo, conjunctions *out, uint32_t limit) {
     while (todo->n) {
         conjunction j = todo->items[--todo->n];
-        mf_status status = ++c->work > MAX_WORK ? mf__fail(c->err, MF_E_LIMIT, "JSON Schema: too many alternatives together") : settle(c, &j);
+        mf_status status = ++c->work > MAX_WORK
+                               ? mf__fail(c->err, MF_E_LIMIT, "JSON Schema: too many alternatives together")
+                               : settle(c, &j);
         if (status == MF_OK && !is_dead(&j) && j.n_branches) {
             conjunctions more = {0};
             status = contradicts(c, &j, 0) ? MF_OK : split(c, &j, &more);
@@ -570,7 +586,8 @@ static mf_status expand(mf__schemas *c, conjunctions *todo, conjunctions *out, u
             mf__conjunctions_free(&more);
         } else if (status == MF_OK && !is_dead(&j) && !contradicts(c, &j, c->probing ? 1 : 2)) {
             if (out->n >= limit)
-                status = mf__fail(c->err, MF_E_LIMIT, "JSON Schema: more than %u alternatives together", (unsigned)limit);
+                status =
+                    mf__fail(c->err, MF_E_LIMIT, "JSON Schema: more than %u alternatives together", (unsigned)limit);
             if (status == MF_OK) status = room(c, (void **)&out->items, &out->capacity, out->n + 1, sizeof *out->items);
             if (status == MF_OK) {
                 out->items[out->n++] = j;

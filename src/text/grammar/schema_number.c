@@ -95,7 +95,8 @@ static mf_status read_bounds(mf__schemas *c, const conjunction *j, bounds *b) {
         const fact *f = &j->facts[i];
         for (size_t k = 0; k < MF__COUNT(keys); k++) {
             if (f->kind == FACT_GROUP) MF__TRY(apply_bound(c, f->of.node, keys[k], false, b));
-            if (f->kind == FACT_NOT && strcmp(f->key, keys[k]) == 0) MF__TRY(apply_bound(c, f->of.node, keys[k], true, b));
+            if (f->kind == FACT_NOT && strcmp(f->key, keys[k]) == 0)
+                MF__TRY(apply_bound(c, f->of.node, keys[k], true, b));
         }
     }
     return MF_OK;
@@ -173,15 +174,17 @@ static mf_status edge_fractions(mf__schemas *c, mf__strbuf *out, const bounds *b
 }
 
 /* Numbers of [lo, hi], both not negative; without a bound, any. */
-static mf_status magnitudes(mf__schemas *c, mf__strbuf *out, const bounds *b, bool fractions, bool exponents, bool *any) {
+static mf_status magnitudes(mf__schemas *c, mf__strbuf *out, const bounds *b, bool fractions, bool exponents,
+                            bool *any) {
     bool none = !b->hi.there || b->hi.huge;
     bool zero = !b->lo.there || (b->lo.whole == 0 && !b->lo.fraction[0] && !b->lo.huge);
     if (b->lo.huge) return MF_OK;
     if (none && zero && fractions && exponents) {
         MF__TRY(next_alternative(c, out, any));
-        const char *text = b->lo.there && b->lo.excluded
-                               ? "(?:[1-9][0-9]{0,15}(?:\\.[0-9]{1,20})?|0\\.[0-9]{0,9}[1-9][0-9]{0,10})(?:[eE][+-]?[0-9]{1,2})?"
-                               : "(?:0|[1-9][0-9]{0,15})(?:\\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?";
+        const char *text =
+            b->lo.there && b->lo.excluded
+                ? "(?:[1-9][0-9]{0,15}(?:\\.[0-9]{1,20})?|0\\.[0-9]{0,9}[1-9][0-9]{0,10})(?:[eE][+-]?[0-9]{1,2})?"
+                : "(?:0|[1-9][0-9]{0,15})(?:\\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?";
         return mf__strbuf_append(out, text, strlen(text), c->err);
     }
     uint64_t top = 1;
@@ -249,8 +252,7 @@ static mf_status multiples(mf__schemas *c, uint32_t of, int places, mf__lang *ou
                 out->to[s * 13 + 3 + d] = 3 + (uint32_t)(to + 1) * of + (uint32_t)(((uint64_t)r * 10 + d) % of);
             }
             if (behind < 0 && places == 0)
-                for (uint32_t d = 0; d < 10; d++)
-                    out->to[s * 13 + 3 + d] = 3 + (uint32_t)(((uint64_t)r * 10 + d) % of);
+                for (uint32_t d = 0; d < 10; d++) out->to[s * 13 + 3 + d] = 3 + (uint32_t)(((uint64_t)r * 10 + d) % of);
         }
     for (uint32_t d = 0; d < 10; d++) out->to[1 * 13 + 3 + d] = out->to[2 * 13 + 3 + d] = 3 + d % of;
     return MF_OK;
@@ -292,7 +294,10 @@ static mf_status exclude_number(mf__schemas *c, const json_t *v, mf__lang *lang)
     read_number(v, &b);
     if (b.huge) return MF_OK;
     snprintf(pattern, sizeof pattern, b.fraction[0] ? "%s%" PRIu64 "\\.%s0*" : "%s%" PRIu64 "(\\.%s0*)?",
-             b.negative ? "-" : b.whole == 0 && !b.fraction[0] ? "-?" : "", b.whole, b.fraction);
+             b.negative                       ? "-"
+             : b.whole == 0 && !b.fraction[0] ? "-?"
+                                              : "",
+             b.whole, b.fraction);
     return restrict_text(c, pattern, MF__LANG_AND_NOT, lang);
 }
 
@@ -300,7 +305,8 @@ static bool is_special(const conjunction *j, bool *multiple) {
     bool special = false;
     *multiple = false;
     for (uint32_t i = 0; i < j->n_facts; i++)
-        if (j->facts[i].kind == FACT_GROUP && json_object_get(j->facts[i].of.node, "multipleOf")) *multiple = special = true;
+        if (j->facts[i].kind == FACT_GROUP && json_object_get(j->facts[i].of.node, "multipleOf"))
+            *multiple = special = true;
     for (size_t i = 0; i < json_array_size(j->excluded); i++)
         special = special || json_is_number(json_array_get(j->excluded, i));
     return special;
@@ -311,8 +317,7 @@ mf_status mf__schema_number(mf__schemas *c, const conjunction *j, uint32_t from,
     bool fractions = j->types & TYPE_FRACTION, whole = j->types & TYPE_INTEGER, multiple;
     bool special = is_special(j, &multiple) || !whole;
     MF__TRY(read_bounds(c, j, &b));
-    if (!b.lo.there && !b.hi.there && !special)
-        return mf__nfa_call(c->n, from, fractions ? c->number : c->integer, to);
+    if (!b.lo.there && !b.hi.there && !special) return mf__nfa_call(c->n, from, fractions ? c->number : c->integer, to);
     if (b.lo.there && b.hi.there && compare(&b.lo, &b.hi) > 0) return MF_OK;
     mf__strbuf pattern = {0};
     mf__lang lang = {0};

@@ -1,10 +1,10 @@
 /* JSON Schema: objects.
  *
- * Declared properties come in the schema's order; behind them come others, if the schema allows them. What a key's value
- * must be is found by the automaton that reads the key: declared names are branches of a tree, everything else goes
- * through the product of the patterns (patternProperties, propertyNames), whose labels say which of them match. Each
- * schema object that is part of a conjunction has its own say: its additionalProperties are about the keys that its own
- * properties and patterns do not name. */
+ * Members come in any order, declared ones once each (mf__keys), and others if the schema allows them. What a key's
+ * value must be is found by the automaton that reads the key: declared names are branches of a tree, everything else
+ * goes through the product of the patterns (patternProperties, propertyNames), whose labels say which of them match.
+ * Each schema object that is part of a conjunction has its own say: its additionalProperties are about the keys that
+ * its own properties and patterns do not name. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ typedef struct object_ctx {
     mf__lang keys; /* labels: bit 0 the name is allowed; 1 + 2k pattern k matches; 2 + 2k ... for some engines */
     int64_t min, max;
     const json_t *where;
-    mf__key_order *order;
+    mf__keys *order;
     uint32_t labels[256]; /* labels of keys that are not declared: what matches them */
     uint32_t n_others;
     /* the automaton */
@@ -166,8 +166,8 @@ static mf_status pair_with(object_ctx *o, const mf__lang *more, int shift) {
 static const char *pattern_text(const object_ctx *o, int k) {
     const char *text;
     json_t *schema;
-    json_object_foreach(json_object_get(o->patterns[k].group->of.node, "patternProperties"), text, schema)
-        if (schema == o->patterns[k].schema) return text;
+    json_object_foreach(json_object_get(o->patterns[k].group->of.node, "patternProperties"), text,
+                        schema) if (schema == o->patterns[k].schema) return text;
     return "";
 }
 
@@ -186,7 +186,8 @@ static mf_status make_keys(object_ctx *o) {
         mf__lang one;
         status = mf__lang_regex(text, strlen(text), (mf__lang_options){.search = true, .wide = k % 2}, &one, o->c->err);
         if (status != MF_OK)
-            return mf__schema_fail(o->c, status, o->patterns[k / 2].group->of.node, "patternProperties", "cannot be used");
+            return mf__schema_fail(o->c, status, o->patterns[k / 2].group->of.node, "patternProperties",
+                                   "cannot be used");
         status = pair_with(o, &one, 1 + k);
         mf__lang_free(&one);
     }
@@ -301,27 +302,24 @@ static mf_status find_others(object_ctx *o) {
 
 static mf_status make_order(object_ctx *o) {
     MF__TRY(find_others(o));
-    MF__TRY(mf__key_order_create(o->n, o->n + o->n_others, &o->order, o->c->err));
-    mf__key_order *k = o->order;
+    MF__TRY(mf__keys_create(o->n, o->n + o->n_others, &o->order, o->c->err));
+    mf__keys *k = o->order;
     k->others = o->n_others > 0;
     k->min = o->min;
     k->max = o->max;
-    k->counted = o->min > 0 || o->max >= 0;
-    k->next_required[o->n] = o->n;
-    for (uint32_t i = o->n; i-- > 0;) {
-        k->next_required[i] = o->required[i] ? i : k->next_required[i + 1];
-        k->required_from[i] = k->required_from[i + 1] + o->required[i];
-    }
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->required[i]) k->required[i / 64] |= (uint64_t)1 << i % 64, k->n_required++;
     for (uint32_t i = 0; i < o->n; i++) {
         uint32_t label = mf__lang_label(&o->keys, o->names[i], strlen(o->names[i]));
         MF__TRY(value_rule(o, o->names[i], label, &k->value[i]));
-        if (k->value[i] == MF__NEVER) MF__TRY(mf__nfa_rule(o->c->n, &k->value[i])); /* a rule without texts */
+        if (k->value[i] == MF__NEVER) k->value[i] = o->c->never;
         if (!(k->names[i] = written(o->names[i]))) return no_memory(o);
     }
     for (uint32_t i = 0; i < o->n_others; i++) MF__TRY(value_rule(o, NULL, o->labels[i], &k->value[o->n + i]));
     /* Keys that are free could repeat, and a repeated key counts once. */
-    if (k->others && o->min > (int64_t)k->required_from[0] + 1 && o->min > 1)
-        return mf__schema_fail(o->c, MF_E_UNSUPPORTED, o->where, "minProperties", "with more than one undeclared property is not supported");
+    if (k->others && o->min > (int64_t)o->n + 1)
+        return mf__schema_fail(o->c, MF_E_UNSUPPORTED, o->where, "minProperties",
+                               "with more than one undeclared property is not supported");
     return MF_OK;
 }
 
@@ -503,7 +501,7 @@ mf_status mf__schema_object(mf__schemas *c, const conjunction *j, uint32_t from,
         status = make_object(&o, from, to);
         for (uint32_t i = rules; i < c->n->n_rules; i++) owned = owned || c->n->rules[i].keys == o.order;
     }
-    if (!owned) mf__key_order_free(o.order);
+    if (!owned) mf__keys_free(o.order);
     json_decref(o.index);
     free(o.names);
     free(o.required);

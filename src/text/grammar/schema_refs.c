@@ -53,7 +53,8 @@ static void remove_dots(char *path) {
         if (size == 1 && name[0] == '.') {
             if (last && slash) *out++ = '/';
         } else if (size == 2 && name[0] == '.' && name[1] == '.') {
-            while (out > path && *--out != '/') {}
+            while (out > path && *--out != '/') {
+            }
             if (last) *out++ = '/';
         } else {
             memmove(out, in, n);

@@ -75,7 +75,8 @@ static mf_status matches(judge *j, literal l, const char *key, const char *patte
 
 static mf_status string_keyword(judge *j, literal l, const char *key, const json_t *w, const json_t *v, bool *out) {
     int64_t n;
-    if (strcmp(key, "pattern") == 0) return matches(j, l, key, json_string_value(w), json_string_length(w), true, v, out);
+    if (strcmp(key, "pattern") == 0)
+        return matches(j, l, key, json_string_value(w), json_string_length(w), true, v, out);
     if (strcmp(key, "format") == 0) {
         const char *pattern = json_is_string(w) ? mf__format_pattern(json_string_value(w)) : NULL;
         return pattern ? matches(j, l, key, pattern, strlen(pattern), false, v, out) : MF_OK;
@@ -152,8 +153,7 @@ static mf_status member_accepts(judge *j, literal l, const char *name, const jso
     if (status == MF_OK && declared) status = child_accepts(j, l, declared, v, out);
     json_object_foreach(json_object_get(l.node, "patternProperties"), pattern, schema) {
         bool fits = false;
-        if (status == MF_OK)
-            status = matches(j, l, "patternProperties", pattern, strlen(pattern), true, text, &fits);
+        if (status == MF_OK) status = matches(j, l, "patternProperties", pattern, strlen(pattern), true, text, &fits);
         known = known || fits;
         if (status == MF_OK && fits && *out) status = child_accepts(j, l, schema, v, out);
     }
