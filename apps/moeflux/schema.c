@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "app.h"
 #include "base/file.h"
@@ -28,17 +29,24 @@ static mf_status read_json(const char *name, const char *text, size_t size, json
     return mf__fail(err, MF_E_FORMAT, "%s: line %d column %d: %s", name, why.line, why.column, why.text);
 }
 
+/* Processor time: what else runs on the machine does not count. */
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static mf_status compile_schema(const trial *t, const json_t *schema, mf__grammar **out, double *ms, mf_error *err) {
-    double start = app_seconds();
+    double start = seconds();
     mf_status st =
         t->strict ? mf__grammar_from_schema_strict(schema, out, err) : mf__grammar_from_schema(schema, out, err);
-    *ms = (app_seconds() - start) * 1e3;
+    *ms = (seconds() - start) * 1e3;
     return st;
 }
 
 static mf_status compile(const trial *t, const char *name, const char *text, size_t size, mf__grammar **out, double *ms,
                          mf_error *err) {
-    double start = app_seconds();
+    double start = seconds();
     json_t *schema;
     mf_status st;
     if (t->regex) {
@@ -51,7 +59,7 @@ static mf_status compile(const trial *t, const char *name, const char *text, siz
         json_decref(schema);
         return st;
     }
-    *ms = (app_seconds() - start) * 1e3;
+    *ms = (seconds() - start) * 1e3;
     return st;
 }
 

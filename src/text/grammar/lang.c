@@ -236,7 +236,78 @@ mf_status mf__lang_restrict(mf__lang *a, const mf__lang *b, mf__lang_op op, mf_e
     MF__TRY(mf__lang_combine(a, b, op, 0, &out, err));
     mf__lang_free(a);
     *a = out;
+    return mf__lang_minimise(a, err);
+}
+
+/* ---- the smallest automaton -------------------------------------------------------------------------------------- */
+
+#define MAX_REFINING (1u << 24) /* steps; larger ones stay as they are */
+
+/* Blocks of states that cannot be told apart (Moore): block[s] by label first, then by the blocks that s leads to. */
+static uint32_t refine(const mf__lang *l, const uint32_t *block, uint32_t *next, uint32_t *slots, uint32_t mask) {
+    uint32_t n = 0;
+    memset(slots, 0, ((size_t)mask + 1) * sizeof *slots);
+    for (uint32_t s = 0; s < l->n_states; s++) {
+        const uint32_t *to = l->to + (size_t)s * l->n_classes;
+        uint64_t h = block[s] + 1;
+        for (uint32_t k = 0; k < l->n_classes; k++) h = (h ^ block[to[k]]) * 0xD6E8FEB86659FD93u, h ^= h >> 30;
+        uint32_t at = (uint32_t)(h >> 16) & mask;
+        for (; slots[at]; at = (at + 1) & mask) {
+            uint32_t o = slots[at] - 1;
+            const uint32_t *other = l->to + (size_t)o * l->n_classes;
+            bool same = block[o] == block[s];
+            for (uint32_t k = 0; k < l->n_classes && same; k++) same = block[to[k]] == block[other[k]];
+            if (same) break;
+        }
+        if (!slots[at]) {
+            slots[at] = s + 1;
+            next[s] = n++;
+        } else {
+            next[s] = next[slots[at] - 1];
+        }
+    }
+    return n;
+}
+
+static mf_status quotient(mf__lang *l, const uint32_t *block, uint32_t n, mf_error *err) {
+    mf__lang out;
+    MF__TRY(mf__lang_make(&out, n, l->n_classes, l->n_cuts, err));
+    memcpy(out.cuts, l->cuts, l->n_cuts * sizeof *out.cuts);
+    memcpy(out.class, l->class, l->n_cuts * sizeof *out.class);
+    for (uint32_t s = 0; s < l->n_states; s++) { /* block 0 is that of the dead state */
+        out.label[block[s]] = l->label[s];
+        for (uint32_t k = 0; k < l->n_classes; k++)
+            out.to[block[s] * l->n_classes + k] = block[l->to[s * l->n_classes + k]];
+    }
+    out.start = block[l->start];
+    mf__lang_free(l);
+    *l = out;
     return MF_OK;
+}
+
+mf_status mf__lang_minimise(mf__lang *l, mf_error *err) {
+    uint32_t n = l->n_states, mask = 63, blocks = 0, *block = malloc((size_t)n * sizeof *block + 4);
+    while (mask < 2 * n) mask = mask * 2 + 1;
+    uint32_t *next = malloc((size_t)n * sizeof *next + 4), *slots = malloc(((size_t)mask + 1) * sizeof *slots);
+    mf_status status = block && next && slots ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for a pattern");
+    uint64_t work = 0;
+    if (status == MF_OK)
+        for (uint32_t s = 0; s < n; s++) block[s] = l->label[s];
+    while (status == MF_OK) {
+        uint32_t now = refine(l, block, next, slots, mask);
+        bool stable = now == blocks;
+        blocks = now;
+        memcpy(block, next, (size_t)n * sizeof *block);
+        work += (uint64_t)n * (l->n_classes + 4);
+        if (stable || work > MAX_REFINING) {
+            if (stable && blocks < n && blocks > 1) status = quotient(l, block, blocks, err);
+            break;
+        }
+    }
+    free(block);
+    free(next);
+    free(slots);
+    return status;
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */

@@ -34,6 +34,7 @@ typedef enum mf__lang_op { MF__LANG_AND, MF__LANG_AND_NOT, MF__LANG_OR, MF__LANG
 mf_status mf__lang_combine(const mf__lang *a, const mf__lang *b, mf__lang_op op, int shift, mf__lang *out,
                            mf_error *err);
 mf_status mf__lang_restrict(mf__lang *a, const mf__lang *b, mf__lang_op op, mf_error *err); /* a becomes the result */
+mf_status mf__lang_minimise(mf__lang *l, mf_error *err);
 uint32_t mf__lang_label(const mf__lang *l, const char *text, size_t size);
 uint32_t mf__lang_next(const mf__lang *l, uint32_t state, uint32_t c);
 bool mf__lang_is_empty(const mf__lang *l);

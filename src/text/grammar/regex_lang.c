@@ -385,6 +385,7 @@ mf_status mf__lang_regex(const char *pattern, size_t size, mf__lang_options o, m
     *out = (mf__lang){0};
     MF__TRY(mf__regex_parse(pattern, size, o.wide, &r, err));
     mf_status status = choice_lang(&r, r.root, o.search, out, err);
+    if (status == MF_OK) status = mf__lang_minimise(out, err);
     mf__regex_free(&r);
     return status;
 }

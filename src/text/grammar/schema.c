@@ -327,7 +327,7 @@ static mf_status quoted(mf__schemas *c, const mf__lang *lang, bool counted, int6
     return counted ? mf__nfa_call(n, from, rule, to) : MF_OK;
 }
 
-mf_status mf__schema_string(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
+static mf_status make_string(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
     mf__lang lang, any;
     int64_t min, max;
     MF__TRY(mf__schema_string_lang(c, j, false, &lang, &min, &max));
@@ -354,6 +354,48 @@ mf_status mf__schema_string(mf__schemas *c, const conjunction *j, uint32_t from,
     }
     mf__lang_free(&lang);
     return status;
+}
+
+/* What is asked of a string, as a text: the same strings have one rule. */
+static mf_status string_key(mf__schemas *c, const conjunction *j, mf__strbuf *out) {
+    static const char *const keys[] = {"pattern", "format", "minLength", "maxLength"};
+    for (uint32_t i = 0; i < j->n_facts; i++)
+        for (size_t k = 0; k < MF__COUNT(keys); k++) {
+            const fact *f = &j->facts[i];
+            const json_t *v = f->kind == FACT_GROUP || (f->kind == FACT_NOT && strcmp(f->key, keys[k]) == 0)
+                                  ? json_object_get(f->of.node, keys[k])
+                                  : NULL;
+            char *text = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
+            if (text) MF__TRY(mf__strbuf_printf(out, c->err, "%d%zu%s ", (int)f->kind, k, text));
+            free(text);
+        }
+    for (size_t i = 0; i < json_array_size(j->excluded); i++) {
+        const json_t *v = json_array_get(j->excluded, i);
+        char *text = json_is_string(v) ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
+        if (text) MF__TRY(mf__strbuf_printf(out, c->err, "-%s ", text));
+        free(text);
+    }
+    return MF_OK;
+}
+
+mf_status mf__schema_string(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
+    mf__strbuf key = {0};
+    uint32_t rule = 0;
+    mf_status status = string_key(c, j, &key);
+    const json_t *known = key.size ? json_object_get(c->strings, key.data) : NULL;
+    if (status == MF_OK && !key.size) {
+        rule = c->string;
+    } else if (status == MF_OK && known) {
+        rule = (uint32_t)json_integer_value(known);
+    } else if (status == MF_OK) {
+        status = mf__nfa_rule(c->n, &rule);
+        nfa_rule r = status == MF_OK ? c->n->rules[rule] : (nfa_rule){0};
+        if (status == MF_OK) status = make_string(c, j, r.start, r.end);
+        if (status == MF_OK && json_object_set_new(c->strings, key.data, json_integer(rule)) != 0)
+            status = mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
+    }
+    mf__strbuf_free(&key);
+    return status == MF_OK ? mf__nfa_call(c->n, from, rule, to) : status;
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -588,7 +630,8 @@ mf_status mf__schemas_create(mf__nfa *n, const mf__schema_options *o, mf__schema
     c->n = n;
     c->options = *o;
     c->err = err;
-    mf_status status = make_common(c);
+    c->strings = json_object();
+    mf_status status = c->strings ? make_common(c) : mf__fail(err, MF_E_NOMEM, "no memory for a schema");
     if (status != MF_OK) mf__schemas_free(c), *out = NULL;
     return status;
 }
@@ -609,6 +652,7 @@ void mf__schemas_free(mf__schemas *c) {
     free(c->goals);
     free(c->goal_slots);
     mf__strbuf_free(&c->notes);
+    json_decref(c->strings);
     free(c);
 }
 

@@ -121,6 +121,7 @@ typedef struct mf__schemas {
     int probing;                                                    /* inside a question whether alternatives overlap */
     uint32_t indent, string, number, integer, value, object, array; /* common rules */
     uint32_t never;                                                 /* a rule without texts */
+    json_t *strings; /* rules of strings that were made, by what they ask for */
     mf__strbuf notes;
     mf_error *err;
 } mf__schemas;

@@ -5,7 +5,7 @@
 
 #include "text/grammar/schema.h"
 
-#define MAX_WORK 60000       /* alternatives of all goals together */
+#define MAX_WORK 12000       /* alternatives of all goals together */
 #define MAX_ALTERNATIVES 600 /* of one goal */
 #define MAX_PROBE 48         /* ... of a question whether there are any */
 

@@ -36,6 +36,7 @@ typedef struct object_ctx {
     /* the automaton */
     uint32_t *off;  /* per state of keys: away from all declared names */
     bool *off_done; /* ... and what follows is made */
+    uint32_t *wide; /* per state of keys: see wide_state */
     uint32_t *label_state;
     uint32_t *sorted; /* names in the order of their bytes */
 } object_ctx;
@@ -160,7 +161,7 @@ static mf_status pair_with(object_ctx *o, const mf__lang *more, int shift) {
     MF__TRY(mf__lang_combine(&o->keys, more, MF__LANG_PAIR, shift, &both, o->c->err));
     mf__lang_free(&o->keys);
     o->keys = both;
-    return MF_OK;
+    return mf__lang_minimise(&o->keys, o->c->err);
 }
 
 static const char *pattern_text(const object_ctx *o, int k) {
@@ -337,16 +338,15 @@ static mf_status off_state(object_ctx *o, uint32_t key_state, uint32_t *out) {
     return MF_OK;
 }
 
-/* All characters but those in `except` lead away from declared names, to where the patterns are then. */
-static mf_status leave_names(object_ctx *o, uint32_t at, uint32_t key_state, const mf__uset *except) {
+static bool is_plain(uint32_t c) {
+    return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
+}
+
+/* Characters of a set lead away from declared names, to where the patterns are then. */
+static mf_status leave_by(object_ctx *o, uint32_t at, uint32_t key_state, const mf__uset *by) {
     const mf__lang *l = &o->keys;
     const uint32_t *to = l->to + (size_t)key_state * l->n_classes;
-    mf__uset rest = {0};
     mf_status status = MF_OK;
-    for (int i = 0; status == MF_OK && i < except->n; i++)
-        status = mf__uset_add(&rest, except->ranges[i].first, except->ranges[i].last, o->c->err);
-    if (status == MF_OK) status = mf__uset_add(&rest, 0, 0, o->c->err);
-    if (status == MF_OK) status = mf__uset_invert(&rest, o->c->err);
     for (uint32_t k = 0; status == MF_OK && k < l->n_classes; k++) {
         bool first = to[k] != 0;
         for (uint32_t j = 0; j < k && first; j++) first = to[j] != to[k];
@@ -356,15 +356,64 @@ static mf_status leave_names(object_ctx *o, uint32_t at, uint32_t key_state, con
             uint32_t hi = i + 1 < l->n_cuts ? l->cuts[i + 1] - 1 : MF__UNICODE_END - 1;
             if (to[l->class[i]] == to[k]) status = mf__uset_add(&set, l->cuts[i], hi, o->c->err);
         }
-        if (first && status == MF_OK) status = mf__uset_intersect(&set, &rest, o->c->err);
+        if (first && status == MF_OK) status = mf__uset_intersect(&set, by, o->c->err);
         if (first && status == MF_OK && set.n) {
             status = off_state(o, to[k], &next);
             if (status == MF_OK) status = mf__nfa_chars(o->c->n, at, &set, NFA_JSON, next);
         }
         mf__uset_free(&set);
     }
-    mf__uset_free(&rest);
     return status;
+}
+
+static mf_status all_but(object_ctx *o, const mf__uset *except, mf__uset *out) {
+    mf_status status = mf__uset_add(out, 0, 0, o->c->err);
+    if (status == MF_OK) status = mf__uset_union(out, except, o->c->err);
+    return status == MF_OK ? mf__uset_invert(out, o->c->err) : status;
+}
+
+/* The state that all characters but plain ASCII lead away from: one for all names, so that they share what is behind.
+ */
+static mf_status wide_state(object_ctx *o, uint32_t key_state, uint32_t *out) {
+    if (o->wide[key_state] == MF__NEVER) {
+        mf__uset ascii = {0}, others = {0};
+        mf_status status = mf__nfa_state(o->c->n, &o->wide[key_state]);
+        for (uint32_t c = 0x20; status == MF_OK && c < 0x80; c++)
+            if (is_plain(c)) status = mf__uset_add(&ascii, c, c, o->c->err);
+        if (status == MF_OK) status = all_but(o, &ascii, &others);
+        if (status == MF_OK) status = leave_by(o, o->wide[key_state], key_state, &others);
+        mf__uset_free(&ascii);
+        mf__uset_free(&others);
+        MF__TRY(status);
+    }
+    *out = o->wide[key_state];
+    return MF_OK;
+}
+
+/* All characters but those in `except` lead away from declared names. */
+static mf_status leave_names(object_ctx *o, uint32_t at, uint32_t key_state, const mf__uset *except) {
+    uint32_t wide, next;
+    for (int i = 0; i < except->n; i++)
+        if (!is_plain(except->ranges[i].first) || !is_plain(except->ranges[i].last)) {
+            mf__uset set = {0};
+            mf_status status = all_but(o, except, &set);
+            if (status == MF_OK) status = leave_by(o, at, key_state, &set);
+            mf__uset_free(&set);
+            return status;
+        }
+    MF__TRY(wide_state(o, key_state, &wide));
+    MF__TRY(mf__nfa_empty(o->c->n, at, wide));
+    for (uint32_t lo = 0x20, hi; lo < 0x80; lo = hi + 1) {
+        uint32_t to = mf__lang_next(&o->keys, key_state, lo);
+        hi = lo;
+        if (!is_plain(lo) || mf__uset_has(except, lo) || !to) continue;
+        while (hi + 1 < 0x80 && is_plain(hi + 1) && !mf__uset_has(except, hi + 1) &&
+               mf__lang_next(&o->keys, key_state, hi + 1) == to)
+            hi++;
+        MF__TRY(off_state(o, to, &next));
+        MF__TRY(mf__nfa_bytes(o->c->n, at, (uint8_t)lo, (uint8_t)hi, next));
+    }
+    return MF_OK;
 }
 
 /* From `at`, where sorted names lo .. hi share their first `depth` bytes. */
@@ -463,8 +512,9 @@ static mf_status add_automaton(object_ctx *o, uint32_t from, uint32_t to) {
     o->off = malloc(((size_t)o->keys.n_states + 1) * sizeof *o->off);
     o->label_state = malloc(((size_t)o->order->n_labels + 1) * sizeof *o->label_state);
     o->off_done = calloc((size_t)o->keys.n_states + 1, sizeof *o->off_done);
-    if (!o->off || !o->off_done || !o->label_state) return no_memory(o);
-    for (uint32_t i = 0; i < o->keys.n_states; i++) o->off[i] = MF__NEVER;
+    o->wide = malloc(((size_t)o->keys.n_states + 1) * sizeof *o->wide);
+    if (!o->off || !o->off_done || !o->wide || !o->label_state) return no_memory(o);
+    for (uint32_t i = 0; i < o->keys.n_states; i++) o->off[i] = o->wide[i] = MF__NEVER;
     for (uint32_t i = 0; i < o->order->n_labels; i++) MF__TRY(mf__nfa_state(n, &o->label_state[i]));
     MF__TRY(sort_names(o));
     MF__TRY(mf__nfa_then_text(n, &at, "{", 1));
@@ -507,6 +557,7 @@ mf_status mf__schema_object(mf__schemas *c, const conjunction *j, uint32_t from,
     free(o.required);
     free(o.off);
     free(o.off_done);
+    free(o.wide);
     free(o.label_state);
     free(o.sorted);
     mf__lang_free(&o.keys);
