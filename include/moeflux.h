@@ -189,7 +189,9 @@ const mf_model_info *mf_model_info_get(const mf_model *model);
 /* ---- session -------------------------------------------------------------------------------------------------- */
 
 /* Called with every named intermediate when set: data is [n_rows][n_cols] f32, valid during the call only.
- * Names: embed, h_mid, h_post, shared, hidden (a layer's output), final_norm. layer is -1 outside layers. */
+ * Names: embed, h_mid (after attention), h_post (its norm, what router and experts see), route_ids and route_shares
+ * (the experts of a row and their weights), shared (the shared expert's output), shared_score (its gate before the
+ * sigmoid, where it has one), hidden (a layer's output), final_norm. layer is -1 outside layers. */
 typedef struct mf_probe {
     void (*fn)(void *user, const char *name, int layer, const float *data, int n_rows, int n_cols);
     void *user;
@@ -666,6 +668,48 @@ void mf_prefetch_forget(mf_model *model);
 /* For diagnosis: one layer applied to hidden [n_rows][n_hidden] at the positions that follow the session's tokens,
  * into out (same shape). The session does not change, so repeated calls give the same bits. */
 mf_status mf_layer_forward(mf_session *session, int layer, const float *hidden, int n_rows, float *out, mf_error *err);
+
+/* ---- looking inside: for tools that measure or examine a model -----------------------------------------------------
+ */
+
+/* One kind of op in one layer: how often it ran, how long that took, what it has to touch and compute at least (flops 0
+ * where that is hardly anything). */
+typedef struct mf_profile_row {
+    const char *op; /* "matmul", "experts", "attention", ..., "head" for the product with the vocabulary */
+    int32_t layer;  /* -1 outside layers */
+    int64_t n_runs, ns;
+    double bytes, flops;
+} mf_profile_row;
+
+/* From start on evaluations of all sessions are measured op by op, from zero; stop ends that. get writes the rows of
+ * what ran since the last start, by layer, as many as fit, and *n says how many there are. */
+mf_status mf_profile_start(mf_model *model, mf_error *err);
+void mf_profile_stop(mf_model *model);
+mf_status mf_profile_get(mf_model *model, mf_profile_row *rows, size_t max, size_t *n, mf_error *err);
+
+/* A tensor of the resident weights, as it is stored. */
+typedef struct mf_tensor_info {
+    const char *name;
+    const char *type;    /* "BF16", "F32", "affine", ... */
+    int32_t bits, group; /* of types with scales; else 0 */
+    int64_t n_rows, n_cols;
+    int64_t bytes; /* with its scales and biases */
+} mf_tensor_info;
+
+/* Names in their order, NULL beyond the last; scales and biases are named too. The string is the model's. */
+const char *mf_tensor_name(const mf_model *model, int64_t index);
+/* MF_E_NOT_FOUND for a name that the model does not have. */
+mf_status mf_tensor_describe(const mf_model *model, const char *name, mf_tensor_info *out, mf_error *err);
+/* Rows [first, first + n) as f32; out_len is n * n_cols. */
+mf_status mf_tensor_rows(const mf_model *model, const char *name, int64_t first, int64_t n, float *out, size_t out_len,
+                         mf_error *err);
+/* The embedding of a token; out_len is n_hidden. */
+mf_status mf_embedding(const mf_model *model, int32_t token, float *out, size_t out_len, mf_error *err);
+
+/* Bytes of one routed expert as it is stored (docs/FORMAT.md says how), and those bytes, read from its file. 0 and
+ * MF_E_NOT_FOUND where there is none. */
+int64_t mf_expert_bytes(const mf_model *model);
+mf_status mf_expert_read(const mf_model *model, int layer, int expert, void *out, size_t size, mf_error *err);
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,6 @@
 #include "backend/backend.h"
 #include "base/pool.h"
 #include "bench.h"
-#include "engine/profile.h"
 #include "quant/affine.h"
 
 /* ---- what the machine can do ------------------------------------------------------------------------------------- */
@@ -114,10 +113,14 @@ static mf_status measure_ceilings(const bench_options *opt, bool ref, ceilings *
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
+#define MAX_OPS 64         /* kinds of op */
+#define MAX_ROWS (1 << 14) /* layers times kinds */
+
 typedef struct phase {
     const char *name;
     int64_t n_tokens;
-    mf__profile profile; /* of all runs that count */
+    mf_profile_row ops[MAX_OPS]; /* of all layers and all runs that count */
+    int n_ops;
     double seconds;
 } phase;
 
@@ -131,23 +134,36 @@ typedef struct job {
     phase phases[2]; /* prefill, decode */
 } job;
 
+/* Adds what was measured, all layers together. */
+static mf_status add_ops(mf_model *m, phase *p, mf_error *err) {
+    mf_profile_row *rows = calloc(MAX_ROWS, sizeof *rows);
+    size_t n;
+    if (!rows) return mf__fail(err, MF_E_NOMEM, "no memory for the profile");
+    mf_status st = mf_profile_get(m, rows, MAX_ROWS, &n, err);
+    for (size_t i = 0; st == MF_OK && i < n && i < MAX_ROWS; i++) {
+        int k = 0;
+        while (k < p->n_ops && strcmp(p->ops[k].op, rows[i].op)) k++;
+        if (k == MAX_OPS) continue;
+        if (k == p->n_ops) p->ops[p->n_ops++] = (mf_profile_row){.op = rows[i].op};
+        p->ops[k].n_runs += rows[i].n_runs;
+        p->ops[k].ns += rows[i].ns;
+        p->ops[k].bytes += rows[i].bytes;
+        p->ops[k].flops += rows[i].flops;
+    }
+    free(rows);
+    return st;
+}
+
 static mf_status run_phase(job *j, phase *p, bool decode, mf_error *err) {
     size_t n_vocab = (size_t)mf_model_info_get(j->model)->n_vocab;
-    mf__profile sum = p->profile;
-    mf__model_profile(j->model, &p->profile);
+    MF__TRY(mf_profile_start(j->model, err));
     double began = app_seconds();
     if (!decode) MF__TRY(mf_eval_prompt(j->session, j->ids, (size_t)p->n_tokens, 0, j->logits, n_vocab, err));
     for (int64_t i = 0; decode && i < p->n_tokens; i++)
         MF__TRY(mf_eval_token(j->session, j->ids[i], mf_memory_length(j->session), j->logits, n_vocab, err));
     p->seconds += app_seconds() - began;
-    mf__model_profile(j->model, NULL);
-    for (int i = 0; i < MF_PROFILE_ROWS; i++) {
-        p->profile.rows[i].n_runs += sum.rows[i].n_runs;
-        p->profile.rows[i].ns += sum.rows[i].ns;
-        p->profile.rows[i].bytes += sum.rows[i].bytes;
-        p->profile.rows[i].flops += sum.rows[i].flops;
-    }
-    return MF_OK;
+    mf_profile_stop(j->model);
+    return add_ops(j->model, p, err);
 }
 
 /* Run 0 brings everything into memory and does not count. */
@@ -170,7 +186,7 @@ static double rate(double amount, int64_t ns) {
 
 static int64_t ops_ns(const phase *p) {
     int64_t sum = 0;
-    for (int i = 0; i < MF_PROFILE_ROWS; i++) sum += p->profile.rows[i].ns;
+    for (int i = 0; i < p->n_ops; i++) sum += p->ops[i].ns;
     return sum;
 }
 
@@ -179,11 +195,10 @@ static void show_phase(const job *j, const phase *p) {
     printf("\n%s of %lld tokens: %.3f ms a token\n", p->name, (long long)p->n_tokens, p->seconds * 1e3 / tokens);
     printf("  %-14s %9s %8s %7s %8s %9s %9s %9s\n", "op", "us/token", "of time", "runs", "GB/s", "of memory", "GFLOP/s",
            "of kernel");
-    for (int i = 0; i < MF_PROFILE_ROWS; i++) {
-        const mf__profile_row *r = &p->profile.rows[i];
+    for (int i = 0; i < p->n_ops; i++) {
+        const mf_profile_row *r = &p->ops[i];
         double gb_s = rate(r->bytes, r->ns), gflop_s = rate(r->flops, r->ns);
-        if (!r->n_runs) continue;
-        printf("  %-14s %9.1f %6.1f %% %7.0f %8.2f %7.0f %%", r->name, (double)r->ns * 1e-3 / tokens,
+        printf("  %-14s %9.1f %6.1f %% %7.0f %8.2f %7.0f %%", r->op, (double)r->ns * 1e-3 / tokens,
                (double)r->ns * 1e-7 / p->seconds, (double)r->n_runs / runs, gb_s, 100 * gb_s / j->top.memory_gb_s);
         if (r->flops > 0) printf(" %9.2f %7.0f %%", gflop_s, 100 * gflop_s / j->top.gflop_s);
         printf("\n");
@@ -206,14 +221,13 @@ static void show_text(const job *j) {
 static json_t *phase_json(const job *j, const phase *p) {
     double tokens = (double)(j->opt->repeat * p->n_tokens);
     json_t *ops = json_object();
-    for (int i = 0; i < MF_PROFILE_ROWS; i++) {
-        const mf__profile_row *r = &p->profile.rows[i];
-        if (r->n_runs)
-            json_object_set_new(ops, r->name,
-                                json_pack("{s:f, s:f, s:f, s:f, s:f}", "us_per_token", (double)r->ns * 1e-3 / tokens,
-                                          "share", (double)r->ns * 1e-9 / p->seconds, "runs",
-                                          (double)r->n_runs / (double)j->opt->repeat, "gb_s", rate(r->bytes, r->ns),
-                                          "gflop_s", rate(r->flops, r->ns)));
+    for (int i = 0; i < p->n_ops; i++) {
+        const mf_profile_row *r = &p->ops[i];
+        json_object_set_new(ops, r->op,
+                            json_pack("{s:f, s:f, s:f, s:f, s:f}", "us_per_token", (double)r->ns * 1e-3 / tokens,
+                                      "share", (double)r->ns * 1e-9 / p->seconds, "runs",
+                                      (double)r->n_runs / (double)j->opt->repeat, "gb_s", rate(r->bytes, r->ns),
+                                      "gflop_s", rate(r->flops, r->ns)));
     }
     return json_pack("{s:I, s:f, s:f, s:o}", "tokens", (json_int_t)p->n_tokens, "us_per_token",
                      p->seconds * 1e6 / tokens, "outside_us_per_token",

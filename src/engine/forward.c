@@ -77,8 +77,14 @@ static mf_status probe_layer(const mf__pass *pass, int layer, mf_error *err) {
     if (!has_probe(pass)) return MF_OK;
     MF__TRY(probe(pass, "h_mid", MF_PORT_H_MID, layer, err));
     MF__TRY(probe(pass, "h_post", MF_PORT_H_POST, layer, err));
-    if (k->experts) MF__TRY(probe(pass, "route_ids", MF_PORT_ROUTE_IDS, layer, err));
-    if (k->shared) MF__TRY(probe(pass, "shared", MF_PORT_SHARED, layer, err));
+    if (k->experts) {
+        MF__TRY(probe(pass, "route_ids", MF_PORT_ROUTE_IDS, layer, err));
+        MF__TRY(probe(pass, "route_shares", MF_PORT_ROUTE_SHARES, layer, err));
+    }
+    if (k->shared) {
+        MF__TRY(probe(pass, "shared", MF_PORT_SHARED, layer, err));
+        MF__TRY(probe(pass, "shared_score", MF_PORT_SHARED_SCORE, layer, err)); /* nothing where it has no gate */
+    }
     return probe(pass, "hidden", MF_PORT_HIDDEN, layer, err);
 }
 

@@ -98,7 +98,7 @@ struct mf_model {
     struct mf__cache *cache;          /* NULL: none */
     struct mf__snapshot_shape *shape; /* what snapshots of this model must fit; made when first needed ... */
     pthread_mutex_t shape_lock;       /* ... under this */
-    struct mf__profile *profile;      /* who watches the backend adds to it; NULL: nobody */
+    struct mf__profile *profile;      /* since the last start (profile.c); NULL: there was none */
     mf__ticket_lock lock;             /* held during a pass, and while pages change hands; never over file I/O */
     mf__kv_pool kv;
 };

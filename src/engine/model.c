@@ -258,6 +258,7 @@ void mf_model_close(mf_model *m) {
     mf__pool_free(m->pool);
     mf__blueprint_free(&m->bp);
     mf__native_close(&m->native);
+    free(m->profile);
     mf__arena_free(&m->arena);
     mf__model_lock_deinit(m);
     free(m);

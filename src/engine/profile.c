@@ -1,7 +1,16 @@
-/* Counting what ops touch and compute. */
-#include "engine/profile.h"
+/* Where the time of evaluations goes, by layer and kind of op; counting what ops touch and compute. */
+#include <stdlib.h>
+#include <string.h>
 
 #include "engine/internal.h"
+
+#define HEAD MF_OP_COUNT /* the product with the vocabulary, apart from the other products */
+#define KINDS (MF_OP_COUNT + 1)
+
+struct mf__profile {
+    int last;              /* the layer of the last op */
+    mf_profile_row rows[]; /* [1 + n_layers][KINDS]; the first are of no layer */
+};
 
 typedef struct cost {
     double bytes, flops;
@@ -57,10 +66,27 @@ static cost state_or_weight_cost(const mf__op_done *d) {
     }
 }
 
+/* Graphs are shared between layers of a kind; their weights are not. */
+static bool is_of_layer(const mf_model *m, int layer, const mf__tensor *weights) {
+    if (layer < 0) return weights == m->embed || weights == m->tail;
+    for (int i = 0; i < MF_LAYER_GRAPHS; i++)
+        if (weights == m->layers[layer][i]) return true;
+    return weights == m->ahead[layer];
+}
+
+static int layer_of(const mf_model *m, const mf__op_done *d) {
+    int last = m->profile->last;
+    if (is_of_layer(m, last, d->b->weights)) return last;
+    for (int l = -1; l < m->info.n_layers; l++)
+        if (is_of_layer(m, l, d->b->weights)) return l;
+    return -1;
+}
+
 static void add_up(void *user, const mf__op_done *d, int64_t ns) {
     mf_model *m = user;
     bool head = d->op->kind == MF_OP_MATMUL && d->g == m->bp.tail;
-    mf__profile_row *row = &m->profile->rows[head ? MF_PROFILE_HEAD : (int)d->op->kind];
+    int layer = m->profile->last = layer_of(m, d);
+    mf_profile_row *row = &m->profile->rows[(layer + 1) * KINDS + (head ? HEAD : (int)d->op->kind)];
     cost c = state_or_weight_cost(d);
     for (int i = 0; i < d->n_ops; i++) {
         for (int k = 0; k < MF_OP_IN; k++)
@@ -74,11 +100,41 @@ static void add_up(void *user, const mf__op_done *d, int64_t ns) {
     row->flops += c.flops;
 }
 
-void mf__model_profile(mf_model *m, mf__profile *p) {
-    m->profile = p;
-    m->be->watch = (mf__op_watch){p ? add_up : NULL, m};
-    if (!p) return;
-    *p = (mf__profile){0};
-    for (int i = 0; i < MF_OP_COUNT; i++) p->rows[i].name = mf__op_name((mf__op_kind)i);
-    p->rows[MF_PROFILE_HEAD].name = "head";
+mf_status mf_profile_start(mf_model *m, mf_error *err) {
+    if (!m) return mf__fail(err, MF_E_INVALID, "mf_profile_start: model is NULL");
+    size_t n = (size_t)(m->info.n_layers + 1) * KINDS;
+    struct mf__profile *made = calloc(1, sizeof *made + n * sizeof made->rows[0]);
+    if (!made) return mf__fail(err, MF_E_NOMEM, "no memory for a profile of %d layers", m->info.n_layers);
+    made->last = -1;
+    for (size_t i = 0; i < n; i++) {
+        int kind = (int)(i % KINDS);
+        made->rows[i].op = kind == HEAD ? "head" : mf__op_name((mf__op_kind)kind);
+        made->rows[i].layer = (int32_t)(i / KINDS) - 1;
+    }
+    mf__model_lock(m);
+    free(m->profile);
+    m->profile = made;
+    m->be->watch = (mf__op_watch){add_up, m};
+    mf__model_unlock(m);
+    return MF_OK;
+}
+
+void mf_profile_stop(mf_model *m) {
+    if (!m) return;
+    mf__model_lock(m);
+    m->be->watch = (mf__op_watch){0};
+    mf__model_unlock(m);
+}
+
+mf_status mf_profile_get(mf_model *m, mf_profile_row *rows, size_t max, size_t *n, mf_error *err) {
+    if (!m || !n || (max && !rows)) return mf__fail(err, MF_E_INVALID, "mf_profile_get: an argument is NULL");
+    *n = 0;
+    mf__model_lock(m);
+    for (int i = 0; m->profile && i < (m->info.n_layers + 1) * KINDS; i++) {
+        if (!m->profile->rows[i].n_runs) continue;
+        if (*n < max) rows[*n] = m->profile->rows[i];
+        ++*n;
+    }
+    mf__model_unlock(m);
+    return MF_OK;
 }

@@ -572,6 +572,56 @@ static void test_replies(void **state) {
     mf_text_close(t);
 }
 
+static void test_looking_inside(void **state) {
+    static const char weight[] = "model.embed_tokens.weight";
+    mf_tensor_info info;
+    mf_profile_row rows[2];
+    float row[TINY_HIDDEN];
+    size_t n = 7;
+    int64_t expert = mf_expert_bytes(model);
+    uint8_t *bytes = malloc((size_t)expert);
+    (void)state;
+    INVALID(mf_profile_start(NULL, &err));
+    mf_profile_stop(NULL);
+    mf_profile_stop(model);
+    INVALID(mf_profile_get(NULL, rows, 2, &n, &err));
+    INVALID(mf_profile_get(model, NULL, 2, &n, &err));
+    INVALID(mf_profile_get(model, rows, 2, NULL, &err));
+    assert_int_equal(mf_profile_get(model, NULL, 0, &n, NULL), MF_OK);
+    assert_null(mf_tensor_name(NULL, 0));
+    assert_null(mf_tensor_name(model, -1));
+    assert_null(mf_tensor_name(model, INT64_MAX));
+    INVALID(mf_tensor_describe(NULL, weight, &info, &err));
+    INVALID(mf_tensor_describe(model, NULL, &info, &err));
+    INVALID(mf_tensor_describe(model, weight, NULL, &err));
+    REFUSED(MF_E_NOT_FOUND, mf_tensor_describe(model, "", &info, &err));
+    INVALID(mf_tensor_rows(NULL, weight, 0, 1, row, TINY_HIDDEN, &err));
+    INVALID(mf_tensor_rows(model, NULL, 0, 1, row, TINY_HIDDEN, &err));
+    INVALID(mf_tensor_rows(model, weight, 0, 1, NULL, TINY_HIDDEN, &err));
+    INVALID(mf_tensor_rows(model, weight, -1, 1, row, TINY_HIDDEN, &err));
+    INVALID(mf_tensor_rows(model, weight, 0, -1, row, TINY_HIDDEN, &err));
+    INVALID(mf_tensor_rows(model, weight, INT64_MAX, INT64_MAX, row, TINY_HIDDEN, &err));
+    INVALID(mf_tensor_rows(model, weight, TINY_VOCAB, 1, row, TINY_HIDDEN, &err));
+    INVALID(mf_tensor_rows(model, weight, 0, 1, row, 0, &err));
+    INVALID(mf_tensor_rows(model, weight, 0, 1, row, SIZE_MAX, &err));
+    assert_int_equal(mf_tensor_rows(model, weight, TINY_VOCAB, 0, NULL, 0, NULL), MF_OK);
+    INVALID(mf_embedding(NULL, 0, row, TINY_HIDDEN, &err));
+    INVALID(mf_embedding(model, 0, NULL, TINY_HIDDEN, &err));
+    INVALID(mf_embedding(model, 0, row, SIZE_MAX, &err));
+    REFUSED(MF_E_TOKEN, mf_embedding(model, -1, row, TINY_HIDDEN, &err));
+    REFUSED(MF_E_TOKEN, mf_embedding(model, INT32_MAX, row, TINY_HIDDEN, &err));
+    assert_int_equal(mf_expert_bytes(NULL), 0);
+    INVALID(mf_expert_read(NULL, 0, 0, bytes, (size_t)expert, &err));
+    INVALID(mf_expert_read(model, 0, 0, NULL, (size_t)expert, &err));
+    INVALID(mf_expert_read(model, -1, 0, bytes, (size_t)expert, &err));
+    INVALID(mf_expert_read(model, INT_MAX, 0, bytes, (size_t)expert, &err));
+    INVALID(mf_expert_read(model, 0, INT_MIN, bytes, (size_t)expert, &err));
+    INVALID(mf_expert_read(model, 0, INT_MAX, bytes, (size_t)expert, &err));
+    INVALID(mf_expert_read(model, 0, 0, bytes, 0, &err));
+    INVALID(mf_expert_read(model, 0, 0, bytes, SIZE_MAX, &err));
+    free(bytes);
+}
+
 static void test_counters(void **state) {
     mf_stats stats;
     (void)state;
@@ -619,6 +669,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_looking_inside),
         cmocka_unit_test(test_counters),
     };
     if (argc < 3) return 2;
