@@ -118,8 +118,8 @@ typedef struct mf_model_options {
     const char *backend; /* "auto" (NULL): the fastest that can run the model; "cpu", "ref" */
     bool exact;          /* activations stay f32; otherwise products with quantized weights round them to 15 bits */
     mf_kv kv;
-    int n_threads;     /* compute threads; 0: one per physical core this process may use */
-    bool pin_threads;  /* ties each of them but the caller's to a core of its own (Linux) */
+    int n_threads;      /* compute threads; 0: one per physical core this process may use */
+    bool pin_threads;   /* ties each of them but the caller's to a core of its own (Linux) */
     int64_t ram_bytes;  /* most memory for weights, experts and sessions together; 0: what the machine has left */
     int64_t vram_bytes; /* the same of a device with memory of its own, which then holds weights and sessions and as
                          * many experts as fit; ram_bytes is for those that do not. 0: what the device has left */
@@ -184,6 +184,22 @@ mf_status mf_guard_install(mf_error *err);
 /* dir is a native model directory (see docs/FORMAT.md); opt may be NULL. */
 mf_status mf_model_open(const char *dir, const mf_model_options *opt, mf_model **out, mf_error *err);
 void mf_model_close(mf_model *model); /* NULL is fine; all sessions must be freed before */
+/* Bytes of memory that a model needs at least to evaluate n_tokens (0: one chunk) in chunks of n_chunk (0: the
+ * default), with one session; total is the smallest ram_bytes that will do. More is faster: it holds more experts. */
+typedef struct mf_memory_needs {
+    int64_t program;   /* code, tables, stacks: about */
+    int64_t trunk;     /* weights that stay */
+    int64_t workspace; /* for the rows of one pass */
+    int64_t state;     /* of the session, without keys and values */
+    int64_t kv;        /* keys and values of n_tokens */
+    int64_t experts;   /* the fewest that can be held */
+    int64_t total;
+} mf_memory_needs;
+
+/* Without opening it: reads its description and no weights. */
+mf_status mf_model_memory(const char *dir, const mf_model_options *opt, int64_t n_tokens, int32_t n_chunk,
+                          mf_memory_needs *out, mf_error *err);
+
 const mf_model_info *mf_model_info_get(const mf_model *model);
 
 /* ---- session -------------------------------------------------------------------------------------------------- */

@@ -117,14 +117,29 @@ static void print_sizes(const mf__survey *s) {
     snprintf(note, sizeof note, "grows with every token; --kv f32: %s, int8: %s", f32, int8);
     print_bytes("KV cache in f16", kv_bytes, note);
 
-    printf("\nmemory needed\n");
     if (s->state_bytes)
-        print_bytes("state of a session", s->state_bytes, "kept twice, so that a failed call changes nothing");
-    snprintf(note, sizeof note, "for all %d positions", c->n_ctx);
-    print_bytes("KV cache in f16", kv_bytes * c->n_ctx, note);
-    int64_t least = s->trunk_bytes + 2 * s->state_bytes + kv_bytes * c->n_ctx;
-    print_bytes("at least", least, "trunk, state and a full context");
-    if (s->has_layout) print_bytes("with all experts", least + s->expert_bytes, "nothing is read twice");
+        printf("  and once per session: %s of state, kept twice, so that a failed call changes nothing\n",
+               app_bytes((double)s->state_bytes, text));
+}
+
+/* The smallest --ram for contexts of several lengths, as it will be asked for. */
+static mf_status print_memory(const char *dir, const mf__survey *s, mf_error *err) {
+    static const int64_t LENGTHS[] = {0, 4096, 16384, 65536, INT64_MAX};
+    int64_t n_ctx = s->bp.config.n_ctx, last = -1;
+    mf_memory_needs needs = {0};
+    printf("\nmemory needed, at least (more holds more experts, which is faster)\n");
+    for (size_t i = 0; i < MF__COUNT(LENGTHS); i++) {
+        int64_t n = LENGTHS[i] < n_ctx ? LENGTHS[i] : n_ctx;
+        char what[64], ram[32];
+        if (n == last) continue;
+        last = n;
+        MF__TRY(mf_model_memory(dir, NULL, n, 0, &needs, err));
+        snprintf(what, sizeof what, n ? "%lld tokens" : "one chunk", (long long)n);
+        snprintf(ram, sizeof ram, "--ram %lldM", (long long)((needs.total + (1 << 20) - 1) >> 20));
+        print_bytes(what, needs.total, ram);
+    }
+    if (s->has_layout) print_bytes("with all experts", needs.total + s->expert_bytes, "nothing is read twice");
+    return MF_OK;
 }
 
 /* What stands in the way, as opening or converting would say it. */
@@ -164,7 +179,8 @@ static int inspect_model(const char *dir, bool graphs) {
     if (s.known) {
         print_config(&s);
         print_sizes(&s);
-        if (graphs) st = print_graphs(&s, &err);
+        if (s.is_native && !s.n_problems) st = print_memory(dir, &s, &err);
+        if (st == MF_OK && graphs) st = print_graphs(&s, &err);
     }
     int code = st == MF_OK ? print_problems(&s) : app_fail(&err);
     mf__survey_free(&s);

@@ -192,7 +192,9 @@ static void run_pass(eval *e) {
     for (size_t i = 0; i < e->n; i++) {
         job *j = &e->jobs[i];
         if (!is_open(j) || j->done) continue;
-        mf_status st = mf__session_make_room(j->s, j->s->length + (int64_t)j->part->n_tokens, &why);
+        int64_t length = j->s->length + (int64_t)j->part->n_tokens;
+        mf_status st = mf__session_make_room(j->s, length, &why);
+        if (st == MF_E_NOMEM) mf__memory_error(j->s, length, &why);
         if (st != MF_OK) fail_part(e, j->part, st, &why);
     }
     mf_status st = plan_pass(e, &p, &why);

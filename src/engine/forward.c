@@ -328,12 +328,15 @@ static mf_status run_tail(const mf__pass *pass, mf_error *err) {
 
 /* Rows in order; what the parts' page tables say reaches the backend. */
 static mf_status begin_pass(mf__pass *pass, mf_error *err) {
+    int n_single = 0;
     pass->n_rows = 0;
     for (int i = 0; i < pass->n; i++) {
         pass->parts[i].row0 = pass->n_rows;
         pass->n_rows += pass->parts[i].n_rows;
+        n_single += pass->parts[i].n_rows == 1;
         MF__TRY(mf__session_sync_pages(pass->parts[i].session, err));
     }
+    mf__turn_decode_set(pass->model->turn, n_single);
     return MF_OK;
 }
 

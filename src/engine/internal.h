@@ -19,6 +19,8 @@ typedef mf__tensor *mf__weight_set;
 #define MF_KV_BLOCK 256
 /* Rows of logits computed at a time. */
 #define MF_TAIL_ROWS 16
+/* Left for the program itself: code, tables, threads' stacks. */
+#define MF_PROGRAM_BYTES ((int64_t)48 << 20)
 /* Sessions evaluated in one pass. */
 #define MF_MAX_BATCH MF_MAX_PARTS
 
@@ -88,6 +90,8 @@ struct mf_model {
     const mf__backend_kind *be_kind;
     mf__store_config store_config; /* of host_store, as it was opened; its files live in the arena */
     mf__store *store, *host_store; /* engine/tiers.c */
+    pthread_mutex_t store_lock;    /* of the two pointers, for those who do not hold the model's lock */
+    int64_t lent;                  /* bytes taken out of the store's budget */
     mf__turn *turn;                /* the one whose turn it is; under lock */
     mf__weight_set embed, tail;
     mf__weight_set (*layers)[MF_LAYER_GRAPHS]; /* [n_layers] */
@@ -120,6 +124,19 @@ void mf__model_fill_stores(mf_model *m); /* there is somebody to want the expert
 /* Takes bytes out of the budget of the memory that the backend computes in; cached prompts give way. Under lock, not in
  * a pass. */
 mf_status mf__model_lend(mf_model *m, int64_t bytes, mf_error *err);
+void mf__model_return(mf_model *m, int64_t bytes);
+mf_status mf__model_store_plan(mf_model *m, const mf_model_options *opt,
+                               mf_error *err); /* store_config, all but the budget */
+int64_t mf__model_trunk_bytes(const mf_model *m);
+
+/* engine/model.c: files, config, graphs, backend and layout: what says how large everything is. Nothing is read yet. */
+mf_status mf__model_open_parts(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err);
+mf_status mf__model_options_check(const mf_model_options *opt, mf_error *err);
+
+/* engine/needs.c. What n_tokens in chunks of n_chunk need; store_config has been planned. */
+mf_status mf__memory_count(const mf_model *m, int64_t n_tokens, int32_t n_chunk, mf_memory_needs *out, mf_error *err);
+/* MF_E_NOMEM, with what this session would need to hold n_tokens, and the ways out. */
+mf_status mf__memory_error(const mf_session *s, int64_t n_tokens, mf_error *err);
 /* Backend memory that comes out of the model's memory budget; cached prompts give way. Under lock, not in a pass. */
 mf_status mf__model_alloc(mf_model *m, int64_t bytes, void **out, mf_error *err);
 void mf__model_release(mf_model *m, int64_t bytes, void *mem); /* NULL is fine */
@@ -173,6 +190,8 @@ struct mf_session {
 /* engine/kv_pool.c; under lock */
 mf_status mf__kv_pool_init(mf_model *m, mf_error *err);
 void mf__kv_pool_deinit(mf_model *m);
+mf_status mf__kv_pool_plan(mf_model *m, mf_error *err);                   /* how pages are laid out */
+int64_t mf__kv_pool_first_bytes(const mf_model *m);                       /* that init takes */
 char *mf__page_block(const mf_model *m, const mf__page *page, int layer); /* the layer's K rows, in backend memory */
 mf_status mf__page_create(mf_model *m, mf__page **out, mf_error *err);
 mf_status mf__page_copy(mf_model *m, const mf__page *from, mf__page **out, mf_error *err);
@@ -201,6 +220,7 @@ void mf__checkpoints_drop_all(mf_session *s); /* under lock */
 /* engine/workspace.c */
 mf_status mf__workspace_reserve(mf_model *m, int32_t n_rows, mf_error *err); /* under lock */
 void mf__workspace_free(mf_model *m);
+int64_t mf__workspace_bytes(const mf_model *m, int32_t n_rows); /* of the backend's memory */
 
 /* ---- evaluation ---- */
 

@@ -51,7 +51,7 @@ static mf_status grow(mf_model *m, mf_error *err) {
     return MF_OK;
 }
 
-mf_status mf__kv_pool_init(mf_model *m, mf_error *err) {
+mf_status mf__kv_pool_plan(mf_model *m, mf_error *err) {
     mf__kv_pool *p = &m->kv;
     int32_t n = m->bp.config.n_layers;
     p->layer_off = mf__arena_array(&m->arena, (size_t)n, sizeof *p->layer_off);
@@ -61,7 +61,15 @@ mf_status mf__kv_pool_init(mf_model *m, mf_error *err) {
         p->layer_off[l] = bytes ? p->page_bytes : -1;
         p->page_bytes += (bytes + 63) / 64 * 64;
     }
+    return MF_OK;
+}
+
+mf_status mf__kv_pool_init(mf_model *m, mf_error *err) {
     return grow(m, err);
+}
+
+int64_t mf__kv_pool_first_bytes(const mf_model *m) {
+    return FIRST_CAPACITY * (int64_t)sizeof *m->kv.table;
 }
 
 char *mf__page_block(const mf_model *m, const mf__page *page, int layer) {

@@ -8,7 +8,7 @@ mf_status mf__model_lock_init(mf_model *m, mf_error *err) {
         pthread_mutex_destroy(&m->lock.mutex);
         return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
     }
-    if (pthread_mutex_init(&m->shape_lock, NULL)) {
+    if (pthread_mutex_init(&m->shape_lock, NULL) || pthread_mutex_init(&m->store_lock, NULL)) {
         pthread_cond_destroy(&m->lock.turn);
         pthread_mutex_destroy(&m->lock.mutex);
         return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
@@ -19,6 +19,7 @@ mf_status mf__model_lock_init(mf_model *m, mf_error *err) {
 
 void mf__model_lock_deinit(mf_model *m) {
     if (!m->lock.made) return;
+    pthread_mutex_destroy(&m->store_lock);
     pthread_mutex_destroy(&m->shape_lock);
     pthread_cond_destroy(&m->lock.turn);
     pthread_mutex_destroy(&m->lock.mutex);

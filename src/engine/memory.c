@@ -106,6 +106,7 @@ static mf_status create(mf_session *s, mf_error *err) {
     MF__TRY(alloc_tables(s, err));
     mf__model_lock(m);
     mf_status st = alloc_state(s, err);
+    if (st == MF_E_NOMEM) st = mf__memory_error(s, s->opt.n_chunk, err);
     mf__model_unlock(m);
     return st;
 }

@@ -16,7 +16,7 @@ void mf_model_options_init(mf_model_options *opt) {
 }
 
 /* What can be judged without the model; its numbers of experts and the policy's name are judged where they are used. */
-static mf_status check_options(const mf_model_options *o, mf_error *err) {
+mf_status mf__model_options_check(const mf_model_options *o, mf_error *err) {
     const struct {
         const char *name;
         int64_t value, most;
@@ -201,7 +201,7 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
     return MF_OK;
 }
 
-static mf_status open_model(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err) {
+mf_status mf__model_open_parts(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err) {
     mf__config config;
     m->log = opt->log;
     m->routes = opt->routes;
@@ -215,11 +215,16 @@ static mf_status open_model(mf_model *m, const char *dir, const mf_model_options
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(open_backend(m, opt, err));
     choose_kv(m, opt);
-    MF__TRY(mf__model_bind(m, err));
     MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
+    MF__TRY(place_state(m, err));
+    return mf__kv_pool_plan(m, err);
+}
+
+static mf_status open_model(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err) {
+    MF__TRY(mf__model_open_parts(m, dir, opt, err));
+    MF__TRY(mf__model_bind(m, err));
     MF__TRY(mf__model_open_stores(m, opt, err));
     if (m->be->host_memory) mf__catalog_hold(m->native.catalog, HOLD_LEAST); /* the store has left room for it */
-    MF__TRY(place_state(m, err));
     MF__TRY(mf__kv_pool_init(m, err));
     MF__TRY(fill_info(m, err));
     MF__TRY(mf__cache_open(m, opt->prompt_cache_ram, opt->prompt_cache_dir,
@@ -236,7 +241,7 @@ mf_status mf_model_open(const char *dir, const mf_model_options *opt, mf_model *
     *out = NULL;
     if (!dir) return mf__fail(err, MF_E_INVALID, "mf_model_open: dir is NULL");
     mf_model_options_init(&defaults);
-    if (opt) MF__TRY(check_options(opt, err));
+    if (opt) MF__TRY(mf__model_options_check(opt, err));
     mf_model *m = calloc(1, sizeof *m);
     if (!m) return mf__fail(err, MF_E_NOMEM, "no memory for the model");
     mf_status st = open_model(m, dir, opt ? opt : &defaults, err);

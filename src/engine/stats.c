@@ -17,11 +17,17 @@ void mf__stats_pass(const mf__pass *pass, const mf_stats *before) {
 void mf_model_stats_get(mf_model *m, mf_stats *out) {
     if (!out) return;
     *out = (mf_stats){0};
-    if (m && m->store) mf__store_stats_get(m->store, out);
+    if (!m) return;
+    pthread_mutex_lock(&m->store_lock);
+    if (m->store) mf__store_stats_get(m->store, out);
+    pthread_mutex_unlock(&m->store_lock);
 }
 
 void mf_model_stats_reset(mf_model *m) {
-    if (m && m->store) mf__store_stats_reset(m->store);
+    if (!m) return;
+    pthread_mutex_lock(&m->store_lock);
+    if (m->store) mf__store_stats_reset(m->store);
+    pthread_mutex_unlock(&m->store_lock);
 }
 
 void mf_session_stats_get(const mf_session *s, mf_stats *out) {
@@ -33,5 +39,8 @@ void mf_session_stats_reset(mf_session *s) {
 }
 
 void mf_prefetch_forget(mf_model *m) {
-    if (m && m->store) mf__store_forget(m->store);
+    if (!m) return;
+    pthread_mutex_lock(&m->store_lock);
+    if (m->store) mf__store_forget(m->store);
+    pthread_mutex_unlock(&m->store_lock);
 }

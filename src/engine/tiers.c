@@ -14,16 +14,15 @@
 #include "engine/experts.h"
 #include "engine/internal.h"
 
-/* Left for the program itself: code, tables, threads' stacks. */
-#define PROGRAM_BYTES ((int64_t)48 << 20)
 /* Left for others when nobody said how much memory to use. */
 #define HEADROOM_LEAST ((int64_t)128 << 20)
 #define HEADROOM_SHARE 16
+#define MIB ((int64_t)1 << 20)
 
 /* ---- budgets -------------------------------------------------------------------------------------------------------
  */
 
-static int64_t trunk_bytes(const mf_model *m) {
+int64_t mf__model_trunk_bytes(const mf_model *m) {
     int64_t bytes = 0;
     for (int64_t i = 0; i < mf__catalog_count(m->native.catalog); i++)
         bytes += mf__catalog_at(m->native.catalog, i)->size;
@@ -32,7 +31,7 @@ static int64_t trunk_bytes(const mf_model *m) {
 
 /* What experts may take of the host's memory: all that is allowed, less the trunk where the backend uses it there. */
 static mf_status host_budget(const mf_model *m, const mf_model_options *opt, int64_t *out, mf_error *err) {
-    int64_t trunk = m->be->host_memory ? trunk_bytes(m) : 0, allowed = opt->ram_bytes - PROGRAM_BYTES;
+    int64_t trunk = m->be->host_memory ? mf__model_trunk_bytes(m) : 0, allowed = opt->ram_bytes - MF_PROGRAM_BYTES;
     mf__memory mem;
     *out = 0;
     if (opt->ram_bytes < 0) return mf__fail(err, MF_E_INVALID, "ram_bytes is %lld", (long long)opt->ram_bytes);
@@ -41,25 +40,30 @@ static mf_status host_budget(const mf_model *m, const mf_model_options *opt, int
         int64_t headroom = mem.usable / HEADROOM_SHARE;
         allowed = mem.usable - (headroom > HEADROOM_LEAST ? headroom : HEADROOM_LEAST);
     }
-    if (allowed - trunk >= m->layout.bytes) {
+    mf_memory_needs needs;
+    MF__TRY(mf__memory_count(m, 0, 0, &needs, err));
+    if (allowed - trunk >= needs.experts) {
         *out = allowed - trunk;
         return MF_OK;
     }
+    long long least = (needs.total + MIB - 1) / MIB, weights = (trunk + MIB - 1) / MIB;
     if (opt->ram_bytes)
         return mf__fail(err, MF_E_NOMEM,
-                        "%lld bytes of memory are too few for %s: the weights that stay resident take %lld and the "
-                        "program about %lld",
-                        (long long)opt->ram_bytes, m->native.dir, (long long)trunk, (long long)PROGRAM_BYTES);
+                        "--ram %lldM is too little for %s: the weights that stay resident take %lld MB and the program "
+                        "about %lld; it takes at least --ram %lldM",
+                        (long long)(opt->ram_bytes / MIB), m->native.dir, weights, (long long)(MF_PROGRAM_BYTES / MIB),
+                        least);
     return mf__fail(err, MF_E_NOMEM,
-                    "%lld bytes of memory are free, too few for %s: the weights that stay resident take %lld. Free "
-                    "some, or say how much to use",
-                    (long long)mem.usable, m->native.dir, (long long)trunk);
+                    "%lld MB of memory are free, too little for %s: the weights that stay resident take %lld MB. Free "
+                    "some, or say how much to use with --ram, at least %lldM",
+                    (long long)(mem.usable / MIB), m->native.dir, weights, least);
 }
 
 /* The same for the backend's own memory. The trunk is there already, so it is not among what was free when the backend
  * was made, less what it took. */
 static mf_status device_budget(const mf_model *m, const mf_model_options *opt, int64_t *out, mf_error *err) {
-    int64_t trunk = trunk_bytes(m), allowed = opt->vram_bytes ? opt->vram_bytes : m->be->memory_bytes / 16 * 15;
+    int64_t trunk = mf__model_trunk_bytes(m),
+            allowed = opt->vram_bytes ? opt->vram_bytes : m->be->memory_bytes / 16 * 15;
     if (opt->vram_bytes < 0) return mf__fail(err, MF_E_INVALID, "vram_bytes is %lld", (long long)opt->vram_bytes);
     if (allowed > m->be->memory_bytes) allowed = m->be->memory_bytes;
     *out = allowed - trunk;
@@ -72,28 +76,31 @@ static mf_status device_budget(const mf_model *m, const mf_model_options *opt, i
 /* ---- stores --------------------------------------------------------------------------------------------------------
  */
 
-static mf_status open_host(mf_model *m, const mf_model_options *opt, mf_error *err) {
+mf_status mf__model_store_plan(mf_model *m, const mf_model_options *opt, mf_error *err) {
     const mf__config *c = &m->bp.config;
     const char **files = NULL;
-    int64_t budget = 0;
     if (opt->n_experts_dirs < 0 || opt->n_experts_dirs > 16)
         return mf__fail(err, MF_E_INVALID, "%d experts directories, expected 0 to 16", opt->n_experts_dirs);
     MF__TRY(mf__expert_files_find(m, opt, &files, err));
-    MF__TRY(host_budget(m, opt, &budget, err));
     m->store_config = (mf__store_config){.n_layers = c->n_layers,
                                          .n_dirs = opt->n_experts_dirs + 1,
                                          .files = files,
                                          .n_experts = c->moe.n_experts,
                                          .stride = m->layout.stride,
                                          .bytes = m->layout.bytes,
-                                         .budget = budget,
                                          .io = opt->io,
                                          .direct = opt->direct,
                                          .prefetch = opt->prefetch,
                                          .n_io_threads = opt->n_io_threads,
-                                         .policy = opt->policy,
-                                         .speed_dir = opt->cache_dir,
                                          .log = m->log};
+    if (opt->policy) m->store_config.policy = mf__arena_strdup(&m->arena, opt->policy);
+    if (opt->cache_dir) m->store_config.speed_dir = mf__arena_strdup(&m->arena, opt->cache_dir);
+    return MF_OK;
+}
+
+static mf_status open_host(mf_model *m, const mf_model_options *opt, mf_error *err) {
+    MF__TRY(mf__model_store_plan(m, opt, err));
+    MF__TRY(host_budget(m, opt, &m->store_config.budget, err));
     return mf__store_open(&m->store_config, &m->host_store, err);
 }
 
@@ -135,7 +142,6 @@ mf_status mf__model_open_stores(mf_model *m, const mf_model_options *opt, mf_err
         m->store = m->host_store;
     else
         MF__TRY(open_device(m, opt, err));
-    m->store_config.policy = m->store_config.speed_dir = NULL; /* the caller's */
     return mf__turn_create(m->store, &m->turn, err);
 }
 
@@ -155,24 +161,56 @@ void mf__model_fill_stores(mf_model *m) {
 /* ---- memory of sessions: borrowed from the experts'
  * ------------------------------------------------------------------ */
 
+/* Mapped experts count in full, whether they are needed or not. Where a session needs the room, they are read into
+ * slots from now on, of which few will do. */
+static bool stop_mapping(mf_model *m) {
+    mf__store *store = NULL;
+    mf__turn *turn = NULL;
+    mf_error why;
+    if (m->store != m->host_store || m->store_config.io != MF_IO_AUTO || !mf__store_mapped(m->store)) return false;
+    mf__store_config config = m->store_config;
+    config.no_map = true;
+    mf_status st = mf__store_open(&config, &store, &why);
+    if (st == MF_OK) st = mf__store_lend(store, m->lent, &why);
+    if (st == MF_OK) st = mf__turn_create(store, &turn, &why);
+    if (st != MF_OK) {
+        mf__store_close(store);
+        return false;
+    }
+    mf__log(&m->log, MF_LOG_INFO, "experts are no longer mapped but read: a session needs the room");
+    pthread_mutex_lock(&m->store_lock);
+    mf__model_close_stores(m);
+    m->store = m->host_store = store;
+    m->turn = turn;
+    m->store_config.no_map = true;
+    pthread_mutex_unlock(&m->store_lock);
+    return true;
+}
+
 mf_status mf__model_lend(mf_model *m, int64_t bytes, mf_error *err) {
     while (mf__store_lend(m->store, bytes, err) != MF_OK)
-        if (!mf__cache_give_back(m)) return MF_E_NOMEM;
+        if (!mf__cache_give_back(m) && !stop_mapping(m)) return MF_E_NOMEM;
+    m->lent += bytes;
     return MF_OK;
+}
+
+void mf__model_return(mf_model *m, int64_t bytes) {
+    mf__store_lend(m->store, -bytes, NULL);
+    m->lent -= bytes;
 }
 
 mf_status mf__model_alloc(mf_model *m, int64_t bytes, void **out, mf_error *err) {
     *out = NULL;
     MF__TRY(mf__model_lend(m, bytes, err));
     mf_status st = m->be->alloc(m->be, bytes, out, err);
-    if (st != MF_OK) mf__store_lend(m->store, -bytes, NULL);
+    if (st != MF_OK) mf__model_return(m, bytes);
     return st;
 }
 
 void mf__model_release(mf_model *m, int64_t bytes, void *mem) {
     if (!mem) return;
     m->be->release(m->be, mem);
-    mf__store_lend(m->store, -bytes, NULL);
+    mf__model_return(m, bytes);
 }
 
 /* ---- for measuring -------------------------------------------------------------------------------------------------

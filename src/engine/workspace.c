@@ -40,7 +40,7 @@ static needs count_needs(const mf_model *m, int32_t n_rows) {
 static void free_workspace(mf_model *m, mf__workspace *ws) {
     for (int p = 0; p < MF_PORT_COUNT; p++) mf__model_release(m, ws->port_bytes[p], ws->ports[p]);
     mf__model_release(m, ws->scratch_bytes, ws->scratch);
-    if (ws->reserved) mf__store_lend(m->store, -ws->reserved, NULL);
+    if (ws->reserved) mf__model_return(m, ws->reserved);
     mf__run_list_deinit(&ws->list);
     free(ws->probe_rows);
     free(ws->route_ids);
@@ -56,6 +56,13 @@ static void free_workspace(mf_model *m, mf__workspace *ws) {
 
 void mf__workspace_free(mf_model *m) {
     if (m->be) free_workspace(m, &m->ws);
+}
+
+int64_t mf__workspace_bytes(const mf_model *m, int32_t n_rows) {
+    needs need = count_needs(m, n_rows);
+    int64_t bytes = need.scratch + need.be_scratch;
+    for (int p = 0; p < MF_PORT_COUNT; p++) bytes += (int64_t)need.port_cols[p] * need.port_rows[p] * 4;
+    return bytes;
 }
 
 static mf_status alloc_device(mf_model *m, mf__workspace *ws, int32_t n_rows, mf_error *err) {

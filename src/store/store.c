@@ -87,7 +87,7 @@ static bool fits(const mf__store *s) {
 static mf_status choose_io(mf__store *s, mf_error *err) {
     const mf__store_config *c = &s->config;
     mf_io kind = c->io;
-    bool may_map = c->direct != MF_SWITCH_ON && !c->memory.alloc && mf__guard_installed();
+    bool may_map = !c->no_map && c->direct != MF_SWITCH_ON && !c->memory.alloc && mf__guard_installed();
     if (kind == MF_IO_AUTO && fits(s) && may_map) kind = MF_IO_MMAP;
     s->mapped = kind == MF_IO_MMAP;
     if (s->mapped) {
@@ -185,6 +185,26 @@ mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_err
             s->n_keys, (long long)(s->budget >> 20), s->ranking.policy->name);
     if (!config->quiet) mf__pressure_watch(s);
     *out = s;
+    return MF_OK;
+}
+
+bool mf__store_mapped(const mf__store *s) {
+    return s->mapped;
+}
+
+mf_status mf__store_least(const mf__store_config *config, int64_t *out, mf_error *err) {
+    mf__store_config c = *config;
+    mf__store *s;
+    c.budget = 0;
+    c.quiet = c.no_map = true;
+    if (c.io == MF_IO_AUTO || c.io == MF_IO_MMAP) c.io = MF_IO_PREAD;
+    if (c.direct == MF_SWITCH_AUTO) c.direct = MF_SWITCH_OFF; /* a choice that is not measured */
+    c.prefetch = MF_SWITCH_OFF;
+    c.n_io_threads = 1;
+    c.log = (mf_log_sink){0};
+    MF__TRY(mf__store_open(&c, &s, err));
+    *out = mf__slot_memory_least(s) + 2 * MF_BLOCK;
+    mf__store_close(s);
     return MF_OK;
 }
 

@@ -59,6 +59,7 @@ typedef struct mf__store_config {
     mf_status (*copy)(void *user, void *to, const void *from, int64_t bytes, mf_error *err);
     void *copy_user;
     mf_io io;         /* AUTO: see mf__store_open */
+    bool no_map;      /* ... but not MMAP */
     mf_switch direct; /* read past the page cache */
     mf_switch prefetch;
     int n_io_threads;      /* reads at a time, of a store on another: threads that copy; 0: chosen */
@@ -78,6 +79,10 @@ typedef struct mf__store_config {
  * else what the drive is fastest with. A mapped file that is cut fails the turns that were using it. */
 mf_status mf__store_open(const mf__store_config *config, mf__store **out, mf_error *err);
 void mf__store_close(mf__store *store); /* NULL is fine; all turns must be freed before */
+
+bool mf__store_mapped(const mf__store *store);
+/* The smallest budget such a store can be opened with, files in place and nothing mapped. */
+mf_status mf__store_least(const mf__store_config *config, int64_t *out, mf_error *err);
 
 /* From now on the idle drive reads experts that nobody has asked for, once each, if all of them fit in the budget, and
  * once more when memory that was lent is back; not with prefetch OFF. Again: nothing new. A store that has no such room

@@ -103,6 +103,18 @@ static void test_model(void **state) {
     assert_int_equal(mf_guard_install(NULL), MF_OK);
 }
 
+static void test_memory_needs(void **state) {
+    mf_memory_needs needs = {.total = 7};
+    INVALID(mf_model_memory(NULL, NULL, 0, 0, &needs, &err));
+    assert_int_equal(needs.total, 0);
+    INVALID(mf_model_memory(*state, NULL, 0, 0, NULL, &err));
+    INVALID(mf_model_memory(*state, NULL, -1, 0, &needs, &err));
+    INVALID(mf_model_memory(*state, NULL, 0, -1, &needs, &err));
+    assert_int_equal(mf_model_memory(*state, NULL, INT64_MAX, INT32_MAX, &needs, NULL),
+                     MF_OK); /* as much as it takes */
+    assert_true(needs.total > needs.kv);
+}
+
 static void test_session(void **state) {
     mf_session *s = (mf_session *)1;
     static const int32_t wrong[] = {-1, INT32_MIN, INT32_MAX};
@@ -656,6 +668,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status),
         cmocka_unit_test(test_model),
+        cmocka_unit_test(test_memory_needs),
         cmocka_unit_test(test_session),
         cmocka_unit_test(test_eval),
         cmocka_unit_test(test_batch_and_layer),
