@@ -1,0 +1,211 @@
+/* The KV cache: rows are appended, and attended to.
+ *
+ * One block computes the share of MF_CU_SPLIT cached rows in the attention of a row's heads that have one kv head in
+ * common; a second kernel adds the shares up in order. Shares begin at multiples of MF_CU_SPLIT, so a row's sums depend
+ * on its position alone. */
+#include <float.h>
+
+#include "backend/cuda/kv.cuh"
+
+#define THREADS 256
+#define WARPS (THREADS / 32)
+
+/* ---- append ------------------------------------------------------------------------------------------------------ */
+
+static __device__ __forceinline__ void encode_f16(const float *x, int cols, uint16_t *row) {
+    for (int c = threadIdx.x; c < cols; c += blockDim.x) {
+        float v = x[c] > 65504.0f ? 65504.0f : x[c] < -65504.0f ? -65504.0f : x[c];
+        row[c] = to_f16(v);
+    }
+}
+
+/* A warp per group. A group with a NaN or an infinity is all NaN: 0 times a scale that is not finite. */
+static __device__ __forceinline__ void encode_i8(const float *x, int cols, char *row) {
+    int groups = (cols + KV_GROUP - 1) / KV_GROUP, pad = kv_scales_at(cols);
+    if ((int)threadIdx.x < pad - cols) row[cols + threadIdx.x] = 0;
+    for (int g = threadIdx.x / 32; g < groups; g += blockDim.x / 32) {
+        int c = g * KV_GROUP + lane_id(), d = c + 32, end = min(cols, (g + 1) * KV_GROUP);
+        float a = c < end ? x[c] : 0, b = d < end ? x[d] : 0;
+        bool nan = __ballot_sync(FULL, isnan(a) || isnan(b)) != 0;
+        float most = warp_max(fmaxf(fabsf(a), fabsf(b)));
+        if (nan) most = NAN;
+        bool some = most > 1e-30f && most <= FLT_MAX;
+        float inverse = some ? 127 / most : 0;
+        if (c < end) row[c] = some ? (char)(int8_t)__float2int_rn(__fmul_rn(a, inverse)) : 0;
+        if (d < end) row[d] = some ? (char)(int8_t)__float2int_rn(__fmul_rn(b, inverse)) : 0;
+        if (lane_id() == 0) ((float *)(row + pad))[g] = most / 127;
+    }
+}
+
+static __device__ __forceinline__ void encode(mf__cu_type type, const float *x, int cols, char *row) {
+    if (type == MF_CU_F16)
+        encode_f16(x, cols, (uint16_t *)row);
+    else if (type == MF_CU_I8)
+        encode_i8(x, cols, row);
+    else
+        for (int c = threadIdx.x; c < cols; c += blockDim.x) ((float *)row)[c] = x[c];
+}
+
+static __global__ void append_kernel(const __grid_constant__ mf__cu_append p) {
+    const mf__cu_segment &seg = p.segs.at[p.segs.of_row[blockIdx.x]];
+    int64_t pos = seg.pos + (int)blockIdx.x - seg.row0;
+    encode(seg.kv_type, p.k + (int64_t)blockIdx.x * p.k_cols, p.k_cols, k_row(seg, pos));
+    encode(seg.kv_type, p.v + (int64_t)blockIdx.x * p.v_cols, p.v_cols, v_row(seg, pos));
+}
+
+extern "C" void mf__cu_kv_append(cudaStream_t s, const mf__cu_append *a) {
+    MF_LAUNCH(append_kernel, a->n_rows, 128, 0, s, *a);
+}
+
+/* ---- attend ------------------------------------------------------------------------------------------------------ */
+
+/* The first cached row that row pos sees. */
+static __device__ __forceinline__ int64_t first_of(const mf__cu_attention &p, int64_t pos) {
+    return p.window && pos >= p.window ? pos - p.window + 1 : 0;
+}
+
+/* Sums of v[0 .. N) over a warp, N a power of two up to 8: lane gets that of number lane * N / 32. */
+template <int N> static __device__ __forceinline__ float sums_of(float *v) {
+    int d = 16;
+#pragma unroll
+    for (int n = N / 2; n > 0; n /= 2, d /= 2)
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            bool upper = lane_id() & d;
+            float send = upper ? v[i] : v[i + n], keep = upper ? v[i + n] : v[i];
+            v[i] = keep + __shfl_xor_sync(FULL, send, d);
+        }
+    for (; d > 0; d /= 2) v[0] += __shfl_xor_sync(FULL, v[0], d);
+    return v[0];
+}
+
+/* blockIdx: split, kv head and group of its query heads, row. DIMS: columns of a head in each lane; HEADS: query heads
+ * at a time. */
+template <int DIMS, int HEADS> static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_constant__ mf__cu_attention p) {
+    __shared__ float scores[HEADS][MF_CU_SPLIT];
+    __shared__ float total[HEADS], top[HEADS];
+    MF_SHARED(memory); /* [HEADS][v_dim] */
+    const mf__cu_segment &seg = p.segs.at[p.segs.of_row[p.row0 + blockIdx.z]];
+    int64_t pos = seg.pos + p.row0 + (int)blockIdx.z - seg.row0, first = (int64_t)blockIdx.x * MF_CU_SPLIT;
+    int64_t end = first + MF_CU_SPLIT < pos + 1 ? first + MF_CU_SPLIT : pos + 1;
+    if (first < first_of(p, pos)) first = first_of(p, pos);
+    if (first >= end) return;
+    int shared_by = p.n_heads / p.n_kv_heads, chunks = (shared_by + HEADS - 1) / HEADS;
+    int kv_head = blockIdx.y / chunks, head0 = kv_head * shared_by + blockIdx.y % chunks * HEADS;
+    int n_heads = min(HEADS, kv_head * shared_by + shared_by - head0), n = (int)(end - first);
+    int warp = threadIdx.x / 32, lane = lane_id();
+    int k_at = lane * DIMS, k_n = min(DIMS, p.k_dim - k_at), v_n = min(DIMS, p.v_dim - k_at);
+    float q[HEADS][DIMS], rope[HEADS][2];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        const float *from = p.q + ((int64_t)blockIdx.z * p.n_heads + min(head0 + h, p.n_heads - 1)) * p.q_stride;
+#pragma unroll
+        for (int i = 0; i < DIMS; i++) q[h][i] = i < k_n ? from[k_at + i] * p.scale : 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            rope[h][i] = 2 * lane + i < p.n_rope ? from[p.k_dim + 2 * lane + i] * p.scale : 0;
+    }
+    for (int i = warp; i < n; i += WARPS) {
+        float k[DIMS], s[HEADS];
+        kv_values<DIMS>(k_row(seg, first + i), seg.kv_type, seg.k_cols, kv_head * p.k_dim + k_at, k_n, k);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            s[h] = 0;
+#pragma unroll
+            for (int c = 0; c < DIMS; c++) s[h] += q[h][c] * k[c];
+        }
+        if (p.n_rope) {
+            float pe[2];
+            kv_values<2>(v_row(seg, first + i), seg.kv_type, seg.v_cols, 2 * lane, min(2, p.n_rope - 2 * lane), pe);
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) s[h] += rope[h][0] * pe[0] + rope[h][1] * pe[1];
+        }
+        float sum = sums_of<HEADS>(s);
+        if (lane % (32 / HEADS) == 0) scores[lane / (32 / HEADS)][i] = sum;
+    }
+    __syncthreads();
+    for (int h = warp; h < HEADS; h += WARPS) {
+        float max = -FLT_MAX, sum = 0;
+        for (int i = lane; i < n; i += 32) max = fmaxf(max, scores[h][i]);
+        max = warp_max(max);
+        for (int i = lane; i < n; i += 32) sum += scores[h][i] = expf(scores[h][i] - max);
+        sum = warp_sum(sum);
+        if (lane == 0) total[h] = sum, top[h] = max;
+    }
+    __syncthreads();
+    float o[HEADS][DIMS];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++)
+#pragma unroll
+        for (int c = 0; c < DIMS; c++) o[h][c] = 0;
+    for (int i = warp; i < n; i += WARPS) {
+        float v[DIMS];
+        if (p.n_rope)
+            kv_values<DIMS>(k_row(seg, first + i), seg.kv_type, seg.k_cols, k_at, v_n, v);
+        else
+            kv_values<DIMS>(v_row(seg, first + i), seg.kv_type, seg.v_cols, kv_head * p.v_dim + k_at, v_n, v);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float e = scores[h][i];
+#pragma unroll
+            for (int c = 0; c < DIMS; c++) o[h][c] += e * v[c];
+        }
+    }
+    float *mix = (float *)memory;
+    for (int w = 0; w < WARPS; w++) { /* warp by warp, in order */
+        if (warp == w)
+#pragma unroll
+            for (int h = 0; h < HEADS; h++)
+#pragma unroll
+                for (int c = 0; c < DIMS; c++)
+                    if (c < v_n) mix[h * p.v_dim + k_at + c] = w ? mix[h * p.v_dim + k_at + c] + o[h][c] : o[h][c];
+        __syncthreads();
+    }
+    for (int i = threadIdx.x; i < n_heads * (p.v_dim + 2); i += THREADS) {
+        int h = i / (p.v_dim + 2), c = i % (p.v_dim + 2);
+        float *part = p.parts + (((int64_t)blockIdx.z * p.n_heads + head0 + h) * p.n_splits + blockIdx.x) * (p.v_dim + 2);
+        part[c] = c < p.v_dim ? mix[h * p.v_dim + c] : c == p.v_dim ? top[h] : total[h];
+    }
+}
+
+/* blockIdx: head, row. Shares in order. */
+static __global__ void merge_kernel(const __grid_constant__ mf__cu_attention p) {
+    const mf__cu_segment &seg = p.segs.at[p.segs.of_row[p.row0 + blockIdx.y]];
+    int64_t pos = seg.pos + p.row0 + (int)blockIdx.y - seg.row0;
+    int begin = (int)(first_of(p, pos) / MF_CU_SPLIT), end = (int)(pos / MF_CU_SPLIT) + 1, step = p.v_dim + 2;
+    const float *parts = p.parts + ((int64_t)blockIdx.y * p.n_heads + blockIdx.x) * p.n_splits * step;
+    float max = p.sinks ? p.sinks[blockIdx.x] : -FLT_MAX;
+    for (int i = begin; i < end; i++) max = fmaxf(max, parts[(int64_t)i * step + p.v_dim]);
+    float total = p.sinks ? expf(p.sinks[blockIdx.x] - max) : 0;
+    for (int i = begin; i < end; i++)
+        total += parts[(int64_t)i * step + p.v_dim + 1] * expf(parts[(int64_t)i * step + p.v_dim] - max);
+    for (int c = threadIdx.x; c < p.v_dim; c += blockDim.x) {
+        float sum = 0;
+        for (int i = begin; i < end; i++)
+            sum += parts[(int64_t)i * step + c] * expf(parts[(int64_t)i * step + p.v_dim] - max);
+        p.o[((int64_t)blockIdx.y * p.n_heads + blockIdx.x) * p.v_dim + c] = sum / total;
+    }
+}
+
+extern "C" int64_t mf__cu_attention_bytes(int32_t n_rows, int32_t n_heads, int32_t v_dim, int32_t n_splits) {
+    return (int64_t)n_rows * n_heads * n_splits * (v_dim + 2) * 4;
+}
+
+template <int DIMS, int HEADS> static void launch(cudaStream_t s, const mf__cu_attention &a) {
+    unsigned chunks = ceil_div(a.n_heads / a.n_kv_heads, HEADS);
+    MF_LAUNCH((attend_kernel<DIMS, HEADS>), dim3(a.n_splits, a.n_kv_heads * chunks, a.n_rows), THREADS,
+              (size_t)HEADS * a.v_dim * 4, s, a);
+}
+
+extern "C" void mf__cu_attend(cudaStream_t s, const mf__cu_attention *a) {
+    int dim = a->k_dim > a->v_dim ? a->k_dim : a->v_dim, shared_by = a->n_heads / a->n_kv_heads;
+    if (dim <= 64)
+        shared_by > 2 ? launch<2, 8>(s, *a) : launch<2, 2>(s, *a);
+    else if (dim <= 128)
+        shared_by > 2 ? launch<4, 8>(s, *a) : launch<4, 2>(s, *a);
+    else if (dim <= 256)
+        shared_by > 2 ? launch<8, 8>(s, *a) : launch<8, 2>(s, *a);
+    else
+        launch<16, 4>(s, *a);
+    MF_LAUNCH(merge_kernel, dim3(a->n_heads, a->n_rows), 128, 0, s, *a);
+}

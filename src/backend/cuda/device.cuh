@@ -1,0 +1,102 @@
+/* What kernels have in common: how they are launched, warps, small functions, and the few instructions that have no
+ * name in CUDA C++. */
+#ifndef MF_BACKEND_CUDA_DEVICE_CUH
+#define MF_BACKEND_CUDA_DEVICE_CUH
+
+#include "backend/cuda/cuda.h"
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+
+/* One struct of parameters per kernel. */
+template <typename P>
+static inline void mf_launch(void (*kernel)(P), dim3 grid, dim3 block, size_t shared, cudaStream_t s, const P &p) {
+    if (shared > 48 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    kernel<<<grid, block, shared, s>>>(p);
+}
+#define MF_LAUNCH(kernel, grid, block, shared, stream, params) mf_launch(kernel, grid, block, shared, stream, params)
+#define MF_SHARED(name) extern __shared__ __align__(128) char name[]
+
+/* acc + sum of four products: unsigned or signed bytes of a, signed ones of b */
+static __device__ __forceinline__ int dot4(int acc, uint32_t a, uint32_t b, bool is_signed) {
+    int r;
+    if (is_signed)
+        asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(acc));
+    else
+        asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(acc));
+    return r;
+}
+static __device__ __forceinline__ float from_f16(uint16_t h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+static __device__ __forceinline__ uint16_t to_f16(float f) {
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+#else
+#include "emulator.h"
+
+extern "C" {
+#include "quant/half.h"
+}
+
+static inline int dot4(int acc, uint32_t a, uint32_t b, bool is_signed) {
+    for (int i = 0; i < 4; i++) {
+        int x = is_signed ? (int)(int8_t)(a >> 8 * i) : (int)(uint8_t)(a >> 8 * i);
+        acc += x * (int8_t)(b >> 8 * i);
+    }
+    return acc;
+}
+static inline float from_f16(uint16_t h) { return mf__f16_to_f32(h); }
+static inline uint16_t to_f16(float f) { return mf__f32_to_f16(f); }
+#endif
+
+#define FULL 0xffffffffu
+
+static __device__ __forceinline__ int lane_id(void) {
+    return threadIdx.x % 32;
+}
+static __device__ __forceinline__ float warp_sum(float v) {
+    for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(FULL, v, d);
+    return v;
+}
+/* Sums of 2^k consecutive lanes. */
+static __device__ __forceinline__ float lanes_sum(float v, int lanes) {
+    for (int d = lanes >> 1; d > 0; d >>= 1) v += __shfl_xor_sync(FULL, v, d);
+    return v;
+}
+static __device__ __forceinline__ float warp_max(float v) {
+    for (int d = 16; d > 0; d >>= 1) v = fmaxf(v, __shfl_xor_sync(FULL, v, d));
+    return v;
+}
+/* The sum over a block, for all of its threads; slots: [32] in shared memory. */
+static __device__ __forceinline__ float block_sum(float v, float *slots) {
+    int warp = threadIdx.x / 32, n = (blockDim.x + 31) / 32;
+    v = warp_sum(v);
+    __syncthreads();
+    if (lane_id() == 0) slots[warp] = v;
+    __syncthreads();
+    v = lane_id() < n ? slots[lane_id()] : 0;
+    return warp_sum(v);
+}
+
+static __device__ __forceinline__ float sigmoid(float x) {
+    return 1.0f / (1.0f + expf(-x));
+}
+static __device__ __forceinline__ float silu(float x) {
+    return x * sigmoid(x);
+}
+static __device__ __forceinline__ float glu_one(const mf__cu_glu &glu, float gate, float up) {
+    if (!glu.clamped) return silu(gate) * up;
+    float g = fminf(gate, glu.limit), u = fminf(fmaxf(up, -glu.limit), glu.limit);
+    return g * sigmoid(glu.alpha * g) * (u + 1.0f);
+}
+
+static inline unsigned ceil_div(int64_t a, int64_t b) {
+    return (unsigned)((a + b - 1) / b);
+}
+
+#endif

@@ -1,0 +1,98 @@
+/* The cuda backend's host side: what it holds. */
+#ifndef MF_BACKEND_CUDA_HOST_H
+#define MF_BACKEND_CUDA_HOST_H
+
+#include <pthread.h>
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda.h"
+
+#define MF_CU_RING 4    /* tables on their way to the device */
+#define MF_CU_PLANS 64  /* lists that can be replayed */
+#define MF_CU_LANES 4   /* fills at a time */
+#define MF_CU_LANE_BYTES (4 << 20)
+
+/* Memory on the device that grows; growing waits for whatever uses it. */
+typedef struct mf__cu_memory {
+    void *at;
+    int64_t bytes;
+} mf__cu_memory;
+
+/* A list that was seen: launches as a CUDA graph once it has come a second time. */
+typedef struct mf__cu_plan {
+    uint64_t key;
+    int64_t used; /* when, for whom to forget */
+    cudaGraphExec_t exec;
+} mf__cu_plan;
+
+/* The addresses of a whole bank's experts on the device. */
+typedef struct mf__cu_table {
+    const void *host; /* the bank's blobs */
+    uint64_t version;
+    int32_t n_experts;
+    void *at;
+} mf__cu_table;
+
+/* Pinned memory and a stream for one fill at a time. */
+typedef struct mf__cu_lane {
+    pthread_mutex_t lock;
+    cudaStream_t stream;
+    char *pinned; /* two halves */
+    cudaEvent_t done[2];
+} mf__cu_lane;
+
+/* Rows of a run that are multiplied in the same way: those of sequences with few rows in it, and those of others. It
+ * depends on a row's own sequence alone. */
+typedef struct mf__cu_range {
+    int32_t first, n;
+    bool many;
+} mf__cu_range;
+
+#define MF_CU_RANGES 64 /* more of them, and all rows are multiplied one by one */
+
+typedef struct mf__cu {
+    mf__backend base;
+    bool exact;
+    int n_sms;
+    cudaStream_t stream;
+    mf__cu_memory scratch; /* reserve() */
+    mf__cu_memory parts;   /* of attention */
+    mf__cu_memory table;   /* segments and banks of a list */
+    char *staging[MF_CU_RING];
+    int64_t staging_bytes;
+    cudaEvent_t staged[MF_CU_RING];
+    int next_staging;
+    mf__cu_plan plans[MF_CU_PLANS];
+    int64_t clock;
+    mf__cu_table *banks;
+    int n_banks, max_banks;
+    void **adopted;
+    int n_adopted, max_adopted;
+    uint64_t fence;
+    mf__cu_range last[MF_CU_RANGES]; /* of the last run that had segments, for those after it that have none */
+    int n_last;
+    mf__cu_lane lanes[MF_CU_LANES];
+} mf__cu;
+
+/* cuda.c */
+mf_status mf__cu_check(cudaError_t e, const char *what, mf_error *err);
+mf_status mf__cu_grow(mf__cu *cu, mf__cu_memory *mem, int64_t bytes, mf_error *err);
+
+/* emit.c: what a list needs in the table, and its launches. */
+typedef struct mf__cu_list {
+    mf__cu *cu;
+    const mf__run *runs;
+    int n_runs;
+    mf__cu_segments *segs;        /* [n_runs]: in the table */
+    const char *const **tables;   /* [n_runs]: of banks, on the device */
+    int32_t *n_splits;            /* [n_runs]: of the longest row's keys */
+    mf__cu_range (*ranges)[MF_CU_RANGES]; /* [n_runs] */
+    int *n_ranges;
+} mf__cu_list;
+
+mf_status mf__cu_emit(const mf__cu_list *list, mf_error *err);
+bool mf__cu_supports(const mf__backend *be, const mf__op *op);
+int64_t mf__cu_scratch(const mf__backend *be, const mf__graph *g, int32_t n_rows);
+mf__cu_matrix mf__cu_view(const mf__tensor *t);
+
+#endif

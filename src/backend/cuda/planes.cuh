@@ -1,0 +1,151 @@
+/* Activations on their way into a product: what comes before it (a norm, a gate), and rounding into planes of bytes.
+ *
+ * A warp takes MF_CU_BLOCK columns of a row, eight in each lane: they share a scale. */
+#ifndef MF_BACKEND_CUDA_PLANES_CUH
+#define MF_BACKEND_CUDA_PLANES_CUH
+
+#include "backend/cuda/device.cuh"
+
+#define LOW_BITS 7
+#define MOST (127 * 128 + 63) /* the largest q */
+
+/* Rows of activations in shared memory. Any of the pointers may be NULL. */
+struct shared_rows {
+    uint4 *q;          /* [n][units], turned */
+    float *scale, *sum; /* [n][blocks], [n][granules] */
+    float *x;          /* [n][padded] */
+    int units, blocks, granules, padded;
+};
+
+/* Threads read a granule's units one after the other, at a distance of 64 bytes from each other: turned so that eight
+ * neighbours meet all banks. */
+static __device__ __forceinline__ int turned(int unit) {
+    return (unit & ~3) | ((unit + (unit >> 3)) & 3);
+}
+
+static __device__ __forceinline__ uint32_t four_bytes(int a, int b, int c, int d) {
+    return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (uint32_t)d << 24;
+}
+
+/* Eight values in each lane of a whole warp -> the unit, the block's scale, and the sum of the lane's granule. */
+static __device__ __forceinline__ uint4 quantize(const float *v, float *scale, float *sum) {
+    float peak = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) peak = fmaxf(peak, fabsf(v[i]));
+    peak = warp_max(peak);
+    float inverse = peak > 1e-30f ? MOST / peak : 0; /* below, it is no number */
+    int high[8], low[8], total = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int q = __float2int_rn(v[i] * inverse);
+        high[i] = (q + (1 << (LOW_BITS - 1))) >> LOW_BITS;
+        low[i] = q - (high[i] << LOW_BITS);
+        total += q;
+    }
+    total += __shfl_xor_sync(FULL, total, 1);
+    total += __shfl_xor_sync(FULL, total, 2);
+    *scale = peak / MOST;
+    *sum = (float)total;
+    return make_uint4(four_bytes(high[0], high[2], high[4], high[6]), four_bytes(high[1], high[3], high[5], high[7]),
+                      four_bytes(low[0], low[2], low[4], low[6]), four_bytes(low[1], low[3], low[5], low[7]));
+}
+
+/* Columns c ... of row t, before the product; zeros behind the row. scale: of the row's norm. */
+static __device__ __forceinline__ void input_values(const mf__cu_input &in, int t, int c, float scale, float *v) {
+    int64_t at = (int64_t)t * in.n_cols + c;
+    bool whole = c + 8 <= in.n_cols && in.n_cols % 4 == 0;
+    if (whole) {
+        float4 a = *(const float4 *)(in.x + at), b = *(const float4 *)(in.x + at + 4);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = c + i < in.n_cols ? in.x[at + i] : 0;
+    }
+    if (in.before == MF_CU_AS_IS) return;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (c + i >= in.n_cols) continue;
+        switch (in.before) {
+        case MF_CU_NORM: v[i] = v[i] * scale * in.w[c + i]; break;
+        case MF_CU_SIGMOID: v[i] *= sigmoid(in.x2[at + i]); break;
+        case MF_CU_GLU: v[i] = glu_one(in.glu, v[i], in.x2[at + i]); break;
+        default: break;
+        }
+    }
+}
+
+/* GATED_NORM: parts of 8 * 2^k <= 256 columns lie within a block of columns. */
+static __device__ __forceinline__ void gated_norm_values(const mf__cu_input &in, int t, int c, float *v) {
+    float sum = 0;
+    int64_t at = (int64_t)t * in.n_cols + c;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum += v[i] * v[i];
+    sum = lanes_sum(sum, in.part / 8);
+    float scale = 1.0f / sqrtf(sum / (float)in.part + in.eps);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (c + i < in.n_cols) v[i] = v[i] * scale * in.w[(c + i) % in.part] * silu(in.x2[at + i]);
+}
+
+/* 1 / rms of row t, for all threads of the block. */
+static __device__ __forceinline__ float row_scale(const mf__cu_input &in, int t, float *slots) {
+    float sum = 0;
+    for (int c = threadIdx.x; c < in.n_cols; c += blockDim.x) {
+        float v = in.x[(int64_t)t * in.n_cols + c];
+        sum += v * v;
+    }
+    return 1.0f / sqrtf(block_sum(sum, slots) / (float)in.n_cols + in.eps);
+}
+
+/* One warp: the values of block b of row t. */
+static __device__ __forceinline__ void block_values(const mf__cu_input &in, int t, int b, float scale, float *v) {
+    int c = b * MF_CU_BLOCK + lane_id() * 8;
+    input_values(in, t, c, scale, v);
+    if (in.before == MF_CU_GATED_NORM) gated_norm_values(in, t, c, v);
+}
+
+/* Rows t0 ... t0 + n of the input into shared memory, by all threads of a block. first: this block also keeps them. */
+static __device__ __forceinline__ void fill_rows(const mf__cu_input &in, int t0, int n, const shared_rows &s,
+                                                 bool first, float *slots) {
+    int warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+    for (int t = 0; t < n; t++) {
+        float scale = in.before == MF_CU_NORM ? row_scale(in, t0 + t, slots) : 1;
+        for (int b = warp; b < (in.n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK; b += n_warps) {
+            float v[8], block_scale, sum;
+            int c = b * MF_CU_BLOCK + lane_id() * 8, unit = c / 8;
+            block_values(in, t0 + t, b, scale, v);
+            if (s.x && c < s.padded)
+                for (int i = 0; i < 8; i++) s.x[t * s.padded + c + i] = v[i];
+            if (first && in.keep)
+                for (int i = 0; i < 8; i++)
+                    if (c + i < in.n_cols) in.keep[(int64_t)(t0 + t) * in.n_cols + c + i] = v[i];
+            if (!s.q) continue;
+            uint4 u = quantize(v, &block_scale, &sum);
+            if (unit < s.units) s.q[t * s.units + turned(unit)] = u;
+            if (lane_id() == 0) s.scale[t * s.blocks + b] = block_scale;
+            if (lane_id() % 4 == 0 && unit / 4 < s.granules) s.sum[t * s.granules + unit / 4] = sum;
+        }
+    }
+    __syncthreads();
+}
+
+/* Lays n rows out; NULL-based pointers give the size. */
+static inline __host__ __device__ size_t lay_rows(char *mem, int n, int n_cols, bool planes, bool floats,
+                                                  shared_rows *out) {
+    size_t at = 0;
+    out->units = (n_cols + 31) / 32 * 4;
+    out->blocks = (n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
+    out->granules = out->units / 4;
+    out->padded = (n_cols + 7) / 8 * 8;
+    out->q = planes ? (uint4 *)(mem + at) : 0;
+    at += planes ? (size_t)n * out->units * 16 : 0;
+    out->x = floats ? (float *)(mem + at) : 0;
+    at += floats ? (size_t)n * out->padded * 4 : 0;
+    out->scale = (float *)(mem + at);
+    at += planes ? (size_t)n * out->blocks * 4 : 0;
+    out->sum = (float *)(mem + at);
+    at += planes ? (size_t)n * out->granules * 4 : 0;
+    return at;
+}
+
+#endif

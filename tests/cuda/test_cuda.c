@@ -1,0 +1,135 @@
+/* The cuda backend: the op table in every cut of rows into submissions, and shapes that reach every branch of its
+ * kernels. Linked with the emulator where there is no device, with the real runtime where there is one. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ops/expect.h"
+
+extern const mf__backend_kind mf__backend_kind_cuda;
+
+static const op_mode MODES[] = {
+    {"together", OP_TOGETHER, false, 1},
+    {"together, in place", OP_TOGETHER, true, 1},
+    {"each alone", OP_ALONE, false, 1},
+    {"halves, in place", OP_HALVES, true, 1},
+    {"row by row", OP_ROW_BY_ROW, true, 2},
+    {"experts in three rounds", OP_TOGETHER, false, 3},
+};
+
+static mf__backend *open_backend(bool exact) {
+    mf__backend *be;
+    mf_error err = {0};
+    mf_status st = mf__backend_kind_cuda.create(&(mf__backend_config){.exact = exact}, &be, &err);
+    if (st != MF_OK) print_error("%s\n", err.text);
+    assert_int_equal(st, MF_OK);
+    return be;
+}
+
+/* Every mode gives the expected numbers; the first two, the same rows beside each other, the same bits. */
+static void run_case(const op_case *c, mf__backend *be, const char *name, double tolerance) {
+    op_rig rig;
+    op_result want, first, got;
+    char what[160];
+    op_rig_init(&rig, c);
+    op_result_init(&want, &rig);
+    c->expect(&rig, &want);
+    op_result_init(&first, &rig);
+    for (size_t m = 0; m < MF__COUNT(MODES); m++) {
+        op_result *to = m ? &got : &first;
+        if (m) op_result_init(&got, &rig);
+        op_run(&rig, be, &MODES[m], to);
+        snprintf(what, sizeof what, "%s on cuda %s, %s", c->name, name, MODES[m].name);
+        op_compare(&rig, what, to, &want, tolerance);
+        if (m == 1) op_compare(&rig, what, &got, &first, 0);
+        if (m) op_result_free(&got);
+    }
+    op_result_free(&first);
+    op_result_free(&want);
+    op_rig_free(&rig);
+}
+
+/* Activations are rounded to 15 bits where weights are in groups. */
+static double tolerance_of(const op_case *c, bool exact) {
+    bool product = (c->w_type == MF_TYPE_AFFINE || c->w_type == MF_TYPE_MXFP4) &&
+                   (c->expect == expect_matmul || c->expect == expect_experts);
+    if (exact || !product) return c->tolerance * 2;
+    return c->expect == expect_experts ? 4e-4 : 8e-5;
+}
+
+static void test_common_table(void **state) {
+    (void)state;
+    for (int exact = 1; exact >= 0; exact--) {
+        mf__backend *be = open_backend(exact);
+        for (int i = 0; i < OP_N_CASES; i++)
+            run_case(&OP_CASES[i], be, exact ? "exact" : "int8", tolerance_of(&OP_CASES[i], exact));
+        be->free(be);
+    }
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+static void build_matmul(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->rows) : MF_NO_WEIGHT;
+    mf__g_matmul(g, x, mf__g_matrix(g, "w", c->rows, c->cols), bias, "matmul");
+}
+
+/* What rounding leaves as it is: multiples of a step up to the largest number that the planes hold, which is in every
+ * block of columns. */
+static void fill_planes(op_rig *rig) {
+    float *x = rig->in[rig->op->in[0]];
+    int most = 127 * 128 + 63;
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) {
+        int k = (int)(op_random(rig) * 127 * 128);
+        if (i % 8 == 1) k = k / 256 * 128 + (i & 8 ? 64 : 63) * (i & 16 ? 1 : -1);
+        if (i % 32 == 5) k = i & 64 ? most : -most;
+        x[i] = (float)k / 16384;
+    }
+}
+
+static void test_int8_products(void **state) {
+    static const int32_t TOKENS[] = {1, 2, 4, 5, 8, 9, 17, 33, 70};
+    static const int BITS[] = {0, 2, 3, 4, 5, 6, 8}, GROUPS[] = {32, 64, 128}; /* 0: MXFP4, in groups of 32 alone */
+    (void)state;
+    mf__backend *be = open_backend(false);
+    for (size_t b = 0; b < MF__COUNT(BITS); b++)
+        for (size_t g = 0; g < (BITS[b] ? MF__COUNT(GROUPS) : 1); g++)
+            for (size_t t = 0; t < MF__COUNT(TOKENS); t++) {
+                char name[64];
+                snprintf(name, sizeof name, "%d bits, groups of %d, %d tokens", BITS[b], GROUPS[g], TOKENS[t]);
+                op_case c = {.name = name,
+                             .build = build_matmul,
+                             .expect = expect_matmul,
+                             .fill = fill_planes,
+                             .seqs = {{TOKENS[t], 0}},
+                             .cols = GROUPS[g] * (t % 2 ? 3 : 1 + (int)t), /* odd numbers of groups */
+                             .rows = t % 3 ? 37 : 150,
+                             .option = t % 2,
+                             .w_type = BITS[b] ? MF_TYPE_AFFINE : MF_TYPE_MXFP4,
+                             .bits = BITS[b] ? BITS[b] : 4,
+                             .group = GROUPS[g]};
+                run_case(&c, be, "int8", 3e-6);
+            }
+    be->free(be);
+}
+
+int main(void) {
+    char why[256];
+    if (!mf__backend_kind_cuda.available(why, sizeof why)) {
+        printf("no cuda device: %s\n", why);
+        return 77;
+    }
+    printf("cuda: %s\n", why);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_common_table),
+        cmocka_unit_test(test_int8_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
