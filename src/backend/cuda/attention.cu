@@ -183,7 +183,9 @@ static __global__ void merge_kernel(const __grid_constant__ mf__cu_attention p) 
         float sum = 0;
         for (int i = begin; i < end; i++)
             sum += parts[(int64_t)i * step + c] * expf(parts[(int64_t)i * step + p.v_dim] - max);
-        p.o[((int64_t)blockIdx.y * p.n_heads + blockIdx.x) * p.v_dim + c] = sum / total;
+        float o = sum / total;
+        if (p.gate) o *= sigmoid(p.gate[((int64_t)blockIdx.y * p.n_heads + blockIdx.x) * p.gate_step + c]);
+        p.o[((int64_t)blockIdx.y * p.n_heads + blockIdx.x) * p.v_dim + c] = o;
     }
 }
 

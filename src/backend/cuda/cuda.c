@@ -8,6 +8,7 @@
 
 #include "backend/cuda/host.h"
 
+#define FUSED_BYTES (16 << 20)
 #define PARTS_BYTES (64 << 20) /* of attention, at least */
 #define FEW_ROWS 64            /* of runs that nothing is known about */
 #define REPLAY_ROWS 64         /* lists of more rows are launched op by op: it does not pay */
@@ -232,6 +233,14 @@ static void find_ranges(mf__cu *cu, const mf__binding *b, mf__cu_range *ranges, 
     cu->n_last = *n;
 }
 
+static bool are_steps(const mf__binding *b) {
+    for (int i = 0; i < b->n_segs; i++) {
+        const mf__layer_state *s = b->segs[i].state;
+        if (b->segs[i].n_rows != 1 || !s || (s->conv_in && s->conv_in == s->conv_out)) return false;
+    }
+    return b->n_segs > 0;
+}
+
 /* Writes what a run needs to `host`, which becomes `device`. */
 static void write_run(const mf__run *run, char *host, char *device, mf__cu_segments *segs, const char *const **table) {
     const mf__binding *b = &run->b;
@@ -290,7 +299,7 @@ static uint64_t list_key(const mf__cu_list *list) {
         mix_in(&h, (uint64_t)(uintptr_t)r->g);
         mix_in(&h, (uint64_t)r->b.n_rows << 32 | (uint32_t)r->b.n_segs);
         mix_in(&h, (uint64_t)list->segs[i].most_rows << 32 | (uint32_t)list->n_splits[i]);
-        mix_in(&h, (uint64_t)(uintptr_t)list->tables[i]);
+        mix_in(&h, (uint64_t)(uintptr_t)list->tables[i] ^ list->steps[i]);
         for (int k = 0; k < list->n_ranges[i]; k++)
             mix_in(&h, (uint64_t)list->ranges[i][k].n << 32 | list->ranges[i][k].many);
         for (int k = 0; k < r->g->n_bufs; k++) mix_in(&h, (uint64_t)(uintptr_t)r->b.bufs[k]);
@@ -384,11 +393,13 @@ static mf_status submit_list(mf__cu *cu, mf__cu_list *list, mf_error *err) {
         const mf__run *run = &list->runs[i];
         list->n_splits[i] = splits(&run->b);
         find_ranges(cu, &run->b, list->ranges[i], &list->n_ranges[i]);
+        list->steps[i] = are_steps(&run->b);
         write_run(run, cu->staging[slot] + at, (char *)cu->table.at + at, &list->segs[i], &list->tables[i]);
         if (run->b.bank && run->b.bank->whole) MF__TRY(bank_table(cu, run->b.bank, &list->tables[i], err));
         at += table_bytes(run);
     }
     MF__TRY(reserve_parts(cu, list, err));
+    MF__TRY(mf__cu_grow(cu, &cu->fused, FUSED_BYTES, err));
     CHECK(cudaMemcpyAsync(cu->table.at, cu->staging[slot], (size_t)bytes, cudaMemcpyHostToDevice, cu->stream),
           "uploading");
     CHECK(cudaEventRecord(cu->staged[slot], cu->stream), "uploading");
@@ -405,7 +416,8 @@ static mf_status cu_submit(mf__backend *be, const mf__run *runs, int n_runs, mf_
     list.n_splits = calloc((size_t)n_runs, sizeof *list.n_splits);
     list.ranges = calloc((size_t)n_runs, sizeof *list.ranges);
     list.n_ranges = calloc((size_t)n_runs, sizeof *list.n_ranges);
-    mf_status st = list.segs && list.tables && list.n_splits && list.ranges && list.n_ranges
+    list.steps = calloc((size_t)n_runs, sizeof *list.steps);
+    mf_status st = list.segs && list.tables && list.n_splits && list.ranges && list.n_ranges && list.steps
                        ? submit_list(cu, &list, err)
                        : mf__fail(err, MF_E_NOMEM, "cuda: no memory for a list of %d runs", n_runs);
     free(list.segs);
@@ -413,6 +425,7 @@ static mf_status cu_submit(mf__backend *be, const mf__run *runs, int n_runs, mf_
     free(list.n_splits);
     free(list.ranges);
     free(list.n_ranges);
+    free(list.steps);
     return st;
 }
 
@@ -435,6 +448,7 @@ static void cu_free(mf__backend *be) {
     for (int i = 0; i < cu->n_banks; i++) (void)cudaFree(cu->banks[i].at);
     (void)cudaFree(cu->scratch.at);
     (void)cudaFree(cu->parts.at);
+    (void)cudaFree(cu->fused.at);
     (void)cudaFree(cu->table.at);
     for (int i = 0; i < MF_CU_RING; i++) {
         if (cu->staging[i]) (void)cudaFreeHost(cu->staging[i]);

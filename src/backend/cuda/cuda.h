@@ -214,6 +214,8 @@ void mf__cu_kv_append(cudaStream_t s, const mf__cu_append *a);
 typedef struct mf__cu_attention {
     const float *q;     /* [n_rows][n_heads][k_dim] */
     const float *sinks; /* [n_heads] or NULL */
+    const float *gate;  /* NULL, or o is multiplied with sigmoid(gate): head h's at h * gate_step */
+    int32_t gate_step;
     float *o;           /* [n_rows][n_heads][v_dim] */
     float *parts;       /* [n_rows][n_heads][n_splits][v_dim + 2] */
     int32_t row0, n_rows; /* of the run: what q, o and parts have */
@@ -270,6 +272,42 @@ typedef struct mf__cu_route {
     float scale;
 } mf__cu_route;
 void mf__cu_route_rows(cudaStream_t s, const mf__cu_route *r);
+
+/* ---- fused.cu: decoding ------------------------------------------------------------------------------------------ */
+
+/* route, experts, shared expert's down and combine of a few rows, in two launches. */
+typedef struct mf__cu_moe {
+    mf__cu_experts e;
+    mf__cu_route route;
+    float *act;                            /* [n_rows][top_k][inner] */
+    mf__cu_matrix shared;                  /* down of the shared expert; n_cols 0: there is none */
+    const float *shared_gate, *shared_up;  /* [n_rows][shared.n_cols] */
+    const float *score, *h;                /* [n_rows] or NULL; [n_rows][hidden] */
+    float *y;
+} mf__cu_moe;
+bool mf__cu_moe_fits(const mf__cu_moe *m);
+void mf__cu_moe_rows(cudaStream_t s, const mf__cu_moe *m);
+
+/* conv1d, qk_norm, decay_beta and delta_net of segments of one row each. d.qkv, decay and beta are not used. Old and new
+ * state of the convolution are different memory. */
+typedef struct mf__cu_delta_step {
+    mf__cu_delta d;
+    const float *x, *w_conv, *a, *b, *a_log, *dt_bias;
+    int32_t n_kernel;
+} mf__cu_delta_step;
+void mf__cu_delta_one(cudaStream_t s, const mf__cu_delta_step *p);
+
+/* Norms and rope of queries and keys, and kv_append (F16, F32); head_dim <= 256, rope from channel 0 on. */
+typedef struct mf__cu_heads {
+    const float *q, *k, *v, *q_norm, *k_norm, *inv_freq;
+    float *q_out;
+    int32_t n_rows, n_heads, n_kv_heads, head_dim, n_rot;
+    int32_t q_step; /* from head to head: with gates between them twice the dim */
+    bool interleaved;
+    float eps, rope_scale;
+    mf__cu_segments segs;
+} mf__cu_heads;
+void mf__cu_heads_rows(cudaStream_t s, const mf__cu_heads *p);
 
 #ifdef __cplusplus
 }

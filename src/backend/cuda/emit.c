@@ -55,44 +55,24 @@ static int64_t bias_of(const mf__expert_layout *layout, mf__expert_part part) {
     return layout->part[part].has_bias ? layout->part[part].bias_off : -1;
 }
 
-static mf__cu_glu glu_of(const mf__glu *g) {
+mf__cu_glu mf__cu_glu_of(const mf__glu *g) {
     return (mf__cu_glu){.clamped = g->kind == MF_GLU_CLAMPED, .alpha = g->alpha, .limit = g->limit};
 }
 
 /* ---- one op ------------------------------------------------------------------------------------------------------ */
 
-typedef struct step {
-    mf__cu *cu;
-    const mf__graph *g;
-    const mf__binding *b;
-    const mf__op *op;
-    mf__cu_segments segs;
-    const char *const *table;
-    int32_t n_splits;
-    const mf__cu_range *ranges;
-    int n_ranges;
-    char *scratch;
-} step;
-
-static float *in(const step *s, int k) {
-    return s->op->in[k] < 0 ? NULL : s->b->bufs[s->op->in[k]];
-}
-static float *out(const step *s, int k) {
-    return s->op->out[k] < 0 ? NULL : s->b->bufs[s->op->out[k]];
-}
-static int32_t in_cols(const step *s, int k) {
-    return s->g->bufs[s->op->in[k]].cols;
-}
-static const float *vec(const step *s, int k) {
-    return s->op->w[k] < 0 ? NULL : s->b->weights[s->op->w[k]].data;
-}
+typedef mf__cu_step step;
+#define in(s, k) mf__cu_in(s, k)
+#define out(s, k) mf__cu_out(s, k)
+#define in_cols(s, k) mf__cu_in_cols(s, k)
+#define vec(s, k) mf__cu_vec(s, k)
 
 static int64_t round_up(int64_t bytes) {
     return (bytes + 255) / 256 * 256;
 }
 
 /* Products of the same input that follow one another, as many as one launch takes. */
-static int count_products(const step *s, const mf__op *end, bool exact) {
+int mf__cu_count_products(const step *s, const mf__op *end, bool exact) {
     int n = 0, width = -1;
     for (const mf__op *op = s->op; op < end && n < MF_CU_MAX_JOBS; op++, n++) {
         if (op->kind != MF_OP_MATMUL || op->in[0] != s->op->in[0]) break;
@@ -242,9 +222,9 @@ static void experts_many(const step *s, const mf__cu_experts *e) {
     }
 }
 
-static void experts(const step *s) {
+mf__cu_experts mf__cu_experts_of(const step *s) {
     const mf__bank *bank = s->b->bank;
-    mf__cu_experts e = {.bank = {.table = s->table,
+    return (mf__cu_experts){.bank = {.table = s->table,
                                  .n_experts = bank->n_experts,
                                  .gate = part_view(bank->layout, MF_PART_GATE),
                                  .up = part_view(bank->layout, MF_PART_UP),
@@ -252,7 +232,7 @@ static void experts(const step *s) {
                                  .b_gate = bias_of(bank->layout, MF_PART_GATE),
                                  .b_up = bias_of(bank->layout, MF_PART_UP),
                                  .b_down = bias_of(bank->layout, MF_PART_DOWN)},
-                        .glu = glu_of(&s->op->p.moe.glu),
+                        .glu = mf__cu_glu_of(&s->op->p.moe.glu),
                         .n_rows = s->b->n_rows,
                         .top_k = s->op->p.moe.top_k,
                         .hidden = in_cols(s, 0),
@@ -261,6 +241,10 @@ static void experts(const step *s) {
                         .ids = (const int32_t *)in(s, 1),
                         .pairs = out(s, 0),
                         .exact = s->cu->exact};
+}
+
+static void experts(const step *s) {
+    mf__cu_experts e = mf__cu_experts_of(s);
     for (int i = 0; i < s->n_ranges; i++) {
         mf__cu_experts some = e;
         int64_t first = s->ranges[i].first;
@@ -276,7 +260,7 @@ static void experts(const step *s) {
 }
 
 /* As many rows at a time as there is memory for their shares. */
-static void attend(const step *s, mf__cu_attention a) {
+void mf__cu_attend_rows(const step *s, mf__cu_attention a) {
     int64_t one = mf__cu_attention_bytes(1, a.n_heads, a.v_dim, a.n_splits);
     int32_t n_rows = a.n_rows, most = (int32_t)(s->cu->parts.bytes / one);
     mf__cu_attention all = a;
@@ -286,13 +270,14 @@ static void attend(const step *s, mf__cu_attention a) {
         a.row0 = t;
         a.q = all.q + (int64_t)t * a.n_heads * a.q_stride;
         a.o = all.o + (int64_t)t * a.n_heads * a.v_dim;
+        if (a.gate) a.gate = all.gate + (int64_t)t * a.n_heads * a.gate_step;
         mf__cu_attend(s->cu->stream, &a);
     }
 }
 
-static void attention(const step *s) {
+mf__cu_attention mf__cu_attention_of(const step *s) {
     const mf__op_params *p = &s->op->p;
-    attend(s, (mf__cu_attention){.q = in(s, 0),
+    return (mf__cu_attention){.q = in(s, 0),
                                  .sinks = vec(s, 0),
                                  .o = out(s, 0),
                                  .parts = s->cu->parts.at,
@@ -305,7 +290,7 @@ static void attention(const step *s) {
                                  .n_splits = s->n_splits,
                                  .window = p->attn.window,
                                  .scale = p->attn.scale,
-                                 .segs = s->segs});
+                                 .segs = s->segs};
 }
 
 static void mla(const step *s) {
@@ -326,7 +311,7 @@ static void mla(const step *s) {
                     .scale = p->mla.scale};
     if (!joint) m.w_uv = mf__cu_view(&s->b->weights[s->op->w[1]]);
     mf__cu_mla_absorb(s->cu->stream, &m, q);
-    attend(s, (mf__cu_attention){.q = q,
+    mf__cu_attend_rows(s, (mf__cu_attention){.q = q,
                                  .o = z,
                                  .parts = s->cu->parts.at,
                                  .n_rows = s->b->n_rows,
@@ -356,9 +341,9 @@ static void rope(const step *s) {
                                                    .segs = s->segs});
 }
 
-static void delta_net(const step *s) {
+mf__cu_delta mf__cu_delta_of(const step *s) {
     const mf__op_params *p = &s->op->p;
-    mf__cu_delta_net(s->cu->stream, &(mf__cu_delta){.qkv = in(s, 0),
+    return (mf__cu_delta){.qkv = in(s, 0),
                                                     .decay = in(s, 1),
                                                     .beta = in(s, 2),
                                                     .o = out(s, 0),
@@ -368,12 +353,12 @@ static void delta_net(const step *s) {
                                                     .k_dim = p->delta.k_dim,
                                                     .n_v_heads = p->delta.n_v_heads,
                                                     .v_dim = p->delta.v_dim,
-                                                    .segs = s->segs});
+                                                    .segs = s->segs};
 }
 
-static void route(const step *s) {
+mf__cu_route mf__cu_route_of(const step *s) {
     const mf__op_params *p = &s->op->p;
-    mf__cu_route_rows(s->cu->stream, &(mf__cu_route){.logits = in(s, 0),
+    return (mf__cu_route){.logits = in(s, 0),
                                                      .bias = vec(s, 0),
                                                      .ids = (int32_t *)out(s, 0),
                                                      .shares = out(s, 1),
@@ -384,7 +369,7 @@ static void route(const step *s) {
                                                      .n_groups = p->route.n_groups,
                                                      .top_groups = p->route.top_groups,
                                                      .renorm = p->route.renorm,
-                                                     .scale = p->route.scale});
+                                                     .scale = p->route.scale};
 }
 
 static void combine(const step *s) {
@@ -415,7 +400,7 @@ static int emit_op(const step *s, const mf__op *end) {
         mf__cu_rms_norm(stream, in(s, 0), vec(s, 0), all / p->norm.part, p->norm.part, p->norm.eps, out(s, 0));
         break;
     case MF_OP_MATMUL: {
-        int products = count_products(s, end, s->cu->exact);
+        int products = mf__cu_count_products(s, end, s->cu->exact);
         matmul(s, products);
         return products;
     }
@@ -431,7 +416,7 @@ static int emit_op(const step *s, const mf__op *end) {
                                                   .v_cols = in_cols(s, 1),
                                                   .segs = s->segs});
         break;
-    case MF_OP_ATTENTION: attention(s); break;
+    case MF_OP_ATTENTION: mf__cu_attend_rows(s, mf__cu_attention_of(s)); break;
     case MF_OP_SPLIT: mf__cu_split(stream, in(s, 0), n, cols, p->cut.n_first, out(s, 0), out(s, 1)); break;
     case MF_OP_MLA_ATTENTION: mla(s); break;
     case MF_OP_SIGMOID_GATE: mf__cu_sigmoid_gate(stream, out(s, 0), in(s, 1), all); break;
@@ -448,15 +433,23 @@ static int emit_op(const step *s, const mf__op *end) {
     case MF_OP_DECAY_BETA:
         mf__cu_decay_beta(stream, in(s, 0), in(s, 1), vec(s, 0), vec(s, 1), n, cols, out(s, 0), out(s, 1));
         break;
-    case MF_OP_DELTA_NET: delta_net(s); break;
+    case MF_OP_DELTA_NET: {
+        mf__cu_delta d = mf__cu_delta_of(s);
+        mf__cu_delta_net(stream, &d);
+        break;
+    }
     case MF_OP_GATED_NORM:
         mf__cu_gated_norm(stream, in(s, 0), in(s, 1), vec(s, 0), all / p->norm.part, p->norm.part, p->norm.eps,
                           out(s, 0));
         break;
     case MF_OP_ADD: mf__cu_add(stream, in(s, 0), in(s, 1), all, out(s, 0)); break;
-    case MF_OP_ROUTE: route(s); break;
+    case MF_OP_ROUTE: {
+        mf__cu_route r = mf__cu_route_of(s);
+        mf__cu_route_rows(stream, &r);
+        break;
+    }
     case MF_OP_GLU: {
-        mf__cu_glu glu = glu_of(&p->glu);
+        mf__cu_glu glu = mf__cu_glu_of(&p->glu);
         mf__cu_glu_rows(stream, &glu, in(s, 0), in(s, 1), all, out(s, 0));
         break;
     }
@@ -472,6 +465,7 @@ mf_status mf__cu_emit(const mf__cu_list *list, mf_error *err) {
     for (int i = 0; i < list->n_runs; i++) {
         const mf__graph *g = list->runs[i].g;
         const mf__op *end = g->ops + g->n_ops;
+        int runs = 1;
         for (const mf__op *op = g->ops; op < end;) {
             step s = {.cu = cu,
                       .g = g,
@@ -483,9 +477,11 @@ mf_status mf__cu_emit(const mf__cu_list *list, mf_error *err) {
                       .ranges = list->ranges[i],
                       .n_ranges = list->n_ranges[i],
                       .scratch = cu->scratch.at};
-            op += emit_op(&s, end);
+            int n = mf__cu_fuse(list, i, &s, end, &runs);
+            op += n ? n : emit_op(&s, end);
             MF__TRY(mf__cu_check(cudaGetLastError(), op[-1].label, err));
         }
+        i += runs - 1;
     }
     return MF_OK;
 }

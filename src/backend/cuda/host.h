@@ -53,10 +53,12 @@ typedef struct mf__cu_range {
 typedef struct mf__cu {
     mf__backend base;
     bool exact;
+    bool plain; /* nothing is fused: for tests */
     int n_sms;
     cudaStream_t stream;
     mf__cu_memory scratch; /* reserve() */
     mf__cu_memory parts;   /* of attention */
+    mf__cu_memory fused;   /* what fused ops have between them */
     mf__cu_memory table;   /* segments and banks of a list */
     char *staging[MF_CU_RING];
     int64_t staging_bytes;
@@ -88,7 +90,47 @@ typedef struct mf__cu_list {
     int32_t *n_splits;            /* [n_runs]: of the longest row's keys */
     mf__cu_range (*ranges)[MF_CU_RANGES]; /* [n_runs] */
     int *n_ranges;
+    bool *steps; /* [n_runs]: every segment is one row, and new recurrent state goes to other memory than the old */
 } mf__cu_list;
+
+/* One op of a list on its way to launches. */
+typedef struct mf__cu_step {
+    mf__cu *cu;
+    const mf__graph *g;
+    const mf__binding *b;
+    const mf__op *op;
+    mf__cu_segments segs;
+    const char *const *table;
+    int32_t n_splits;
+    const mf__cu_range *ranges;
+    int n_ranges;
+    char *scratch;
+} mf__cu_step;
+
+static inline float *mf__cu_in(const mf__cu_step *s, int k) {
+    return s->op->in[k] < 0 ? NULL : (float *)s->b->bufs[s->op->in[k]];
+}
+static inline float *mf__cu_out(const mf__cu_step *s, int k) {
+    return s->op->out[k] < 0 ? NULL : (float *)s->b->bufs[s->op->out[k]];
+}
+static inline int32_t mf__cu_in_cols(const mf__cu_step *s, int k) {
+    return s->g->bufs[s->op->in[k]].cols;
+}
+static inline const float *mf__cu_vec(const mf__cu_step *s, int k) {
+    return s->op->w[k] < 0 ? NULL : (const float *)s->b->weights[s->op->w[k]].data;
+}
+mf__cu_glu mf__cu_glu_of(const mf__glu *g);
+mf__cu_experts mf__cu_experts_of(const mf__cu_step *s);
+mf__cu_attention mf__cu_attention_of(const mf__cu_step *s);
+mf__cu_delta mf__cu_delta_of(const mf__cu_step *s);
+mf__cu_route mf__cu_route_of(const mf__cu_step *s);
+void mf__cu_attend_rows(const mf__cu_step *s, mf__cu_attention a);
+/* Products of the same input that follow one another, as many as one launch takes. */
+int mf__cu_count_products(const mf__cu_step *s, const mf__op *end, bool exact);
+
+/* fuse.c: ops of decoding that follow one another and are one launch (or two). Returns how many ops of this run it took,
+ * 0: none; *runs: how many runs, this one included, are done with it. */
+int mf__cu_fuse(const mf__cu_list *list, int run, const mf__cu_step *s, const mf__op *end, int *runs);
 
 mf_status mf__cu_emit(const mf__cu_list *list, mf_error *err);
 bool mf__cu_supports(const mf__backend *be, const mf__op *op);

@@ -1,93 +1,13 @@
-/* Choosing experts: a warp per row. Of equal values the lower index is chosen, as in ref. */
-#include <float.h>
-
-#include "backend/cuda/device.cuh"
-
-enum { SOFTMAX, SIGMOID, TOPK_SOFTMAX }; /* mf__route_kind */
-
-struct best {
-    float v;
-    int i;
-};
-
-/* The larger value, of equals the lower index, over a warp. i < 0: none. */
-static __device__ __forceinline__ best warp_best(best b) {
-    for (int d = 16; d > 0; d >>= 1) {
-        float v = __shfl_xor_sync(FULL, b.v, d);
-        int i = __shfl_xor_sync(FULL, b.i, d);
-        if (i >= 0 && (b.i < 0 || v > b.v || (v == b.v && i < b.i))) b.v = v, b.i = i;
-    }
-    return b;
-}
-
-/* The k largest of p[0..n); lane k keeps the k-th. taken: bits of this lane's own elements. */
-static __device__ __forceinline__ int top_k(const float *p, int n, int k) {
-    uint32_t taken = 0; /* element lane + 32 i */
-    int mine = 0;
-    for (int slot = 0; slot < k; slot++) {
-        best b = {0, -1};
-        for (int i = 0, e = lane_id(); e < n; i++, e += 32)
-            if (!(taken >> i & 1) && (b.i < 0 || p[e] > b.v)) b.v = p[e], b.i = e;
-        b = warp_best(b);
-        if (b.i >= 0 && b.i % 32 == lane_id()) taken |= 1u << (b.i / 32);
-        if (lane_id() == slot) mine = b.i;
-    }
-    return mine;
-}
-
-/* Drops the worst groups, of equals the last: their choices become -inf. One lane per group. */
-static __device__ __forceinline__ void drop_groups(const mf__cu_route &r, float *choice, float *groups) {
-    int size = r.n_experts / r.n_groups;
-    for (int g = lane_id(); g < r.n_groups; g += 32) {
-        float first = -FLT_MAX, second = -FLT_MAX;
-        for (int e = 0; e < size; e++) {
-            float v = choice[g * size + e];
-            if (v > first)
-                second = first, first = v;
-            else if (v > second)
-                second = v;
-        }
-        groups[g] = size > 1 ? first + second : first;
-    }
-    __syncwarp();
-    if (lane_id() == 0)
-        for (int drop = r.n_groups - r.top_groups; drop > 0; drop--) {
-            int worst = -1;
-            for (int g = 0; g < r.n_groups; g++)
-                if (!isinf(groups[g]) && (worst < 0 || groups[g] <= groups[worst])) worst = g;
-            if (worst < 0) break;
-            groups[worst] = INFINITY;
-            for (int e = 0; e < size; e++) choice[worst * size + e] = -INFINITY;
-        }
-    __syncwarp();
-}
+/* Choosing experts: a warp per row. */
+#include "backend/cuda/route.cuh"
 
 static __global__ void route_kernel(const __grid_constant__ mf__cu_route r) {
     MF_SHARED(memory);
-    float *choice = (float *)memory, *groups = choice + r.n_experts;
-    int64_t row = blockIdx.x;
-    const float *logits = r.logits + row * r.n_experts;
-    float max = -FLT_MAX, total = 0;
-    for (int e = lane_id(); e < r.n_experts; e += 32) {
-        choice[e] = r.kind == SIGMOID ? sigmoid(logits[e]) + (r.bias ? r.bias[e] : 0) : logits[e];
-        max = fmaxf(max, logits[e]);
-    }
-    max = warp_max(max);
-    __syncwarp();
-    if (r.kind == SIGMOID && r.n_groups > r.top_groups) drop_groups(r, choice, groups);
-    int id = top_k(choice, r.n_experts, r.top_k);
-    bool mine = lane_id() < r.top_k;
-    float share = !mine ? 0 : r.kind == SIGMOID ? sigmoid(logits[id]) : expf(logits[id] - max);
-    if (r.kind == SOFTMAX)
-        for (int e = lane_id(); e < r.n_experts; e += 32) total += expf(logits[e] - max);
-    else
-        total = share;
-    total = warp_sum(total);
-    if (r.kind != SIGMOID) share /= total;
-    float sum = 1e-20f + warp_sum(share);
-    if (!mine) return;
-    r.ids[row * r.top_k + lane_id()] = id;
-    r.shares[row * r.top_k + lane_id()] = (r.renorm ? share / sum : share) * r.scale;
+    int id;
+    float share = route_row(r, blockIdx.x, (float *)memory, &id);
+    if (lane_id() >= r.top_k) return;
+    r.ids[(int64_t)blockIdx.x * r.top_k + lane_id()] = id;
+    r.shares[(int64_t)blockIdx.x * r.top_k + lane_id()] = share;
 }
 
 extern "C" void mf__cu_route_rows(cudaStream_t s, const mf__cu_route *r) {

@@ -1,0 +1,381 @@
+/* Decoding, fused: what one token (or one of each of a few sequences) needs of a layer in as few launches as the
+ * dependencies between its ops allow. Same arithmetic in the same order as the plain kernels: the same bits. */
+#include <float.h>
+
+#include "backend/cuda/dots.cuh"
+#include "backend/cuda/kv.cuh"
+#include "backend/cuda/route.cuh"
+
+#define THREADS 256
+#define WARPS (THREADS / 32)
+
+static __device__ __forceinline__ mf__cu_matrix part_of(const mf__cu_matrix &m, const char *blob) {
+    mf__cu_matrix w = m;
+    w.data = blob + (intptr_t)m.data;
+    w.scales = blob + (intptr_t)m.scales;
+    if (m.biases) w.biases = blob + (intptr_t)m.biases;
+    return w;
+}
+
+template <int WIDTH, int R>
+static __device__ __forceinline__ void set_row(const mf__cu_matrix &w, int64_t row, int r, code_rows<R> *rows) {
+    int64_t scale_bytes = WIDTH == 0 ? 1 : w.scale_type == MF_CU_F32 ? 4 : 2;
+    rows->codes[r] = w.data + row * w.row_bytes;
+    rows->scales[r] = w.scales + row * w.n_groups * scale_bytes;
+    rows->biases[r] = w.biases ? w.biases + row * w.n_groups * scale_bytes : 0;
+}
+
+/* ---- route, gate and up ------------------------------------------------------------------------------------------ */
+
+/* blockIdx: rows of W, slot, row. Every block chooses the row's experts for itself; the first of a row says which. */
+template <int WIDTH> static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_constant__ mf__cu_moe p) {
+    __shared__ int chosen[MF_CU_MAX_TOPK];
+    MF_SHARED(memory);
+    const mf__cu_experts &e = p.e;
+    shared_rows x;
+    int64_t row = blockIdx.z, pair = row * e.top_k + blockIdx.y;
+    size_t at = (lay_rows(memory, 1, e.hidden, true, false, &x) + 15) / 16 * 16;
+    if (threadIdx.x < 32) {
+        int id;
+        float share = route_row(p.route, row, (float *)(memory + at), &id);
+        if (lane_id() < e.top_k) {
+            chosen[lane_id()] = id;
+            if (blockIdx.x == 0 && blockIdx.y == 0) {
+                p.route.ids[row * e.top_k + lane_id()] = id;
+                p.route.shares[row * e.top_k + lane_id()] = share;
+            }
+        }
+    }
+    mf__cu_input in = {};
+    in.x = e.x;
+    in.n_cols = e.hidden;
+    fill_rows(in, (int)row, 1, x, false, 0);
+    const char *blob = e.bank.table[chosen[blockIdx.y]];
+    mf__cu_matrix gate = part_of(e.bank.gate, blob), up = part_of(e.bank.up, blob);
+    const float *b_gate = e.bank.b_gate < 0 ? 0 : (const float *)(blob + e.bank.b_gate);
+    const float *b_up = e.bank.b_up < 0 ? 0 : (const float *)(blob + e.bank.b_up);
+    int warp = blockIdx.x * WARPS + threadIdx.x / 32, n_warps = gridDim.x * WARPS;
+    int lanes = lanes_of_row(e.hidden), side = 32 / lanes;
+    for (int row0 = warp * 2 * side + lane_id() / lanes; row0 - lane_id() / lanes < e.inner; row0 += n_warps * 2 * side) {
+        code_rows<4> rows;
+        float acc[4][1] = {{0}, {0}, {0}, {0}};
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int w = min(row0 + r * side, e.inner - 1);
+            set_row<WIDTH, 4>(gate, w, r, &rows);
+            set_row<WIDTH, 4>(up, w, 2 + r, &rows);
+        }
+        dots_int8<WIDTH, 1, 4>(gate, rows, x, lane_id() % lanes, lanes, acc);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int w = row0 + r * side;
+            if (lane_id() % lanes || w >= e.inner) continue;
+            float g = acc[r][0], u = acc[2 + r][0];
+            if (b_gate) g += b_gate[w];
+            if (b_up) u += b_up[w];
+            p.act[pair * e.inner + w] = glu_one(e.glu, g, u);
+        }
+    }
+}
+
+/* ---- down, shared, combine --------------------------------------------------------------------------------------- */
+
+/* sums[r] = rows[r] . x row r, over the lanes of a row */
+template <int WIDTH, int R>
+static __device__ __forceinline__ void dots_each(const mf__cu_matrix &m, const code_rows<R> &rows, const shared_rows &x,
+                                                 int t0, int lane, int lanes, float *sums) {
+    const int words = granule<WIDTH>::words;
+    int shift = m.group == 32 ? 0 : m.group == 64 ? 1 : 2;
+#pragma unroll
+    for (int r = 0; r < R; r++) sums[r] = 0;
+    for (int g = lane; g < x.granules; g += lanes) {
+        uint32_t w[R][words];
+        float s[R], b[R];
+#pragma unroll
+        for (int r = 0; r < R; r++) load_granule<WIDTH>(rows.codes[r] + (int64_t)g * words * 4, m.wide, w[r]);
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            granule_scale<WIDTH>(m, rows.scales[r], rows.biases[r], g >> shift, &s[r], &b[r]);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            int high = 0, low = 0;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                uint4 q = x.q[(t0 + r) * x.units + turned(4 * g + j)];
+                uint32_t even, odd;
+                unit_codes<WIDTH>(w[r], j, &even, &odd);
+                high = dot4(dot4(high, even, q.x, WIDTH == 0), odd, q.y, WIDTH == 0);
+                low = dot4(dot4(low, even, q.z, WIDTH == 0), odd, q.w, WIDTH == 0);
+            }
+            float scale = x.scale[(t0 + r) * x.blocks + g / (MF_CU_BLOCK / MF_CU_GRANULE)];
+            float sum = x.sum[(t0 + r) * x.granules + g], dot = __int2float_rn((high << LOW_BITS) + low);
+            sums[r] = fmaf(scale, fmaf(s[r], dot, b[r] * sum), sums[r]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) sums[r] = lanes_sum(sums[r], lanes);
+}
+
+#define SLOTS 4 /* experts whose rows are read at once */
+
+/* blockIdx: rows of W, row. SHARED: bits of the shared expert, 0 where there is none. */
+template <int WIDTH, int SHARED>
+static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_constant__ mf__cu_moe p) {
+    __shared__ const char *blobs[MF_CU_MAX_TOPK];
+    __shared__ float shares[MF_CU_MAX_TOPK];
+    MF_SHARED(memory);
+    const mf__cu_experts &e = p.e;
+    shared_rows x, own;
+    int64_t row = blockIdx.y;
+    size_t at = (lay_rows(memory, e.top_k, e.inner, true, false, &x) + 15) / 16 * 16;
+    if ((int)threadIdx.x < e.top_k) {
+        blobs[threadIdx.x] = e.bank.table[p.route.ids[row * e.top_k + threadIdx.x]];
+        shares[threadIdx.x] = p.route.shares[row * e.top_k + threadIdx.x];
+    }
+    mf__cu_input in = {};
+    in.x = p.act;
+    in.n_cols = e.inner;
+    fill_rows(in, (int)row * e.top_k, e.top_k, x, false, 0);
+    float score = 1;
+    if (SHARED) {
+        lay_rows(memory + at, 1, p.shared.n_cols, true, false, &own);
+        in.before = MF_CU_GLU;
+        in.x = p.shared_gate;
+        in.x2 = p.shared_up;
+        in.n_cols = p.shared.n_cols;
+        in.glu = e.glu;
+        fill_rows(in, (int)row, 1, own, false, 0);
+        if (p.score) score = sigmoid(p.score[row]);
+    }
+    int lanes = lanes_of_row(e.inner), side = 32 / lanes, lane = lane_id() % lanes;
+    int step = (blockIdx.x * WARPS + threadIdx.x / 32) * side;
+    if (step >= e.hidden) return;
+    int out = step + lane_id() / lanes, w = min(out, e.hidden - 1);
+    float sum = 0;
+    for (int k0 = 0; k0 < e.top_k; k0 += SLOTS) {
+        code_rows<SLOTS> rows;
+        float y[SLOTS];
+#pragma unroll
+        for (int r = 0; r < SLOTS; r++) {
+            mf__cu_matrix down = part_of(e.bank.down, blobs[min(k0 + r, e.top_k - 1)]);
+            set_row<WIDTH, SLOTS>(down, w, r, &rows);
+        }
+        dots_each<WIDTH, SLOTS>(e.bank.down, rows, x, k0, lane, lanes, y);
+#pragma unroll
+        for (int r = 0; r < SLOTS; r++) {
+            if (k0 + r >= e.top_k) continue;
+            if (e.bank.b_down >= 0) y[r] += ((const float *)(blobs[k0 + r] + e.bank.b_down))[w];
+            sum += shares[k0 + r] * y[r];
+        }
+    }
+    if (SHARED) {
+        const int S = SHARED ? SHARED : 4;
+        float y = 0;
+        int own_lanes = lanes_of_row(p.shared.n_cols);
+        if (own_lanes <= lanes) { /* as many lanes of the row as it has granules; the others have none */
+            code_rows<1> rows;
+            float one[1];
+            set_row<S, 1>(p.shared, w, 0, &rows);
+            dots_each<S, 1>(p.shared, rows, own, 0, lane, lanes, one);
+            y = one[0];
+        }
+        sum += score * y;
+    }
+    if (lane == 0 && out < e.hidden) p.y[row * e.hidden + out] = p.h[row * e.hidden + out] + sum;
+}
+
+template <int WIDTH, int SHARED> static void launch_down(cudaStream_t s, const mf__cu_moe &m) {
+    shared_rows x;
+    size_t shared = (lay_rows(0, m.e.top_k + SLOTS, m.e.inner, true, false, &x) + 15) / 16 * 16;
+    if (SHARED) shared += lay_rows(0, 1, m.shared.n_cols, true, false, &x);
+    int rows = WARPS * (32 / lanes_of_row(m.e.inner));
+    MF_LAUNCH((down_kernel<WIDTH, SHARED>), dim3(ceil_div(m.e.hidden, rows), m.e.n_rows), THREADS, shared, s, m);
+}
+
+template <int WIDTH> static void launch_moe(cudaStream_t s, const mf__cu_moe &m) {
+    shared_rows x;
+    size_t shared = (lay_rows(0, 1, m.e.hidden, true, false, &x) + 15) / 16 * 16;
+    shared += (size_t)(m.route.n_experts + m.route.n_groups) * 4;
+    int rows = WARPS * 2 * (32 / lanes_of_row(m.e.hidden));
+    MF_LAUNCH((route_up_kernel<WIDTH>), dim3(ceil_div(m.e.inner, rows), m.e.top_k, m.e.n_rows), THREADS, shared, s, m);
+    if (!m.shared.n_cols)
+        launch_down<WIDTH, 0>(s, m);
+    else if (m.shared.bits == 8)
+        launch_down<WIDTH, 8>(s, m);
+    else
+        launch_down<WIDTH, 4>(s, m);
+}
+
+extern "C" bool mf__cu_moe_fits(const mf__cu_moe *m) {
+    const mf__cu_matrix *d = &m->e.bank.down, *g = &m->e.bank.gate, *u = &m->e.bank.up, *s = &m->shared;
+    if (m->e.exact || m->e.n_rows > 65535) return false;
+    if (g->type != MF_CU_AFFINE || u->type != g->type || d->type != g->type) return false;
+    if (g->bits != 4 && g->bits != 8) return false;
+    if (u->bits != g->bits || d->bits != g->bits || u->group != g->group || d->scale_type == MF_CU_F32) return false;
+    if (!s->n_cols) return true;
+    return s->type == MF_CU_AFFINE && (s->bits == 4 || s->bits == 8) &&
+           lanes_of_row(s->n_cols) == lanes_of_row(m->e.inner);
+}
+
+extern "C" void mf__cu_moe_rows(cudaStream_t s, const mf__cu_moe *m) {
+    if (m->e.bank.gate.bits == 8)
+        launch_moe<8>(s, *m);
+    else
+        launch_moe<4>(s, *m);
+}
+
+/* ---- delta net, one step ----------------------------------------------------------------------------------------- */
+
+#define MAX_KERNEL 8
+#define DELTA_ROWS 32
+
+/* conv + silu of one channel; the first block that has it moves the state on. */
+static __device__ __forceinline__ float conv_one(const mf__cu_delta_step &p, const mf__cu_segment *seg, int64_t row, int c,
+                                                 bool first) {
+    int back = p.n_kernel - 1;
+    float now = p.x[row * p.d.n_cols + c], sum = 0;
+    for (int k = 0; k < back; k++) {
+        float v = seg->conv_in[(int64_t)k * p.d.n_cols + c];
+        sum += p.w_conv[(int64_t)c * p.n_kernel + k] * v;
+        if (first && k > 0) seg->conv_out[(int64_t)(k - 1) * p.d.n_cols + c] = v;
+    }
+    if (first && back) seg->conv_out[(int64_t)(back - 1) * p.d.n_cols + c] = now;
+    return silu(sum + p.w_conv[(int64_t)c * p.n_kernel + back] * now);
+}
+
+static __device__ __forceinline__ float softplus(float x) {
+    return x > 20.0f ? x : log1pf(expf(x));
+}
+
+/* blockIdx: rows of the state, value head, segment (of one row). As delta_kernel, with what comes before it. */
+template <int COLS> static __global__ void __launch_bounds__(THREADS) delta_step_kernel(const __grid_constant__ mf__cu_delta_step p) {
+    __shared__ float q[256], k[256], vs[DELTA_ROWS], gates[2];
+    const mf__cu_delta &d = p.d;
+    const mf__cu_segment *seg = &d.segs.at[blockIdx.z];
+    int head = blockIdx.y, k_dim = d.k_dim, lane = threadIdx.x % 8, i = threadIdx.x / 8, at_row = blockIdx.x * DELTA_ROWS + i;
+    int ratio = d.n_v_heads / d.n_k_heads, warp = threadIdx.x / 32;
+    int64_t row = seg->row0, keys = (int64_t)d.n_k_heads * k_dim;
+    int64_t q_at = (int64_t)(head / ratio) * k_dim, v_at = 2 * keys + (int64_t)head * d.v_dim;
+    bool mine = at_row < d.v_dim, first = blockIdx.x == 0 && head % ratio == 0;
+    int64_t at = ((int64_t)head * d.v_dim + (mine ? at_row : 0)) * k_dim;
+    float S[COLS];
+#pragma unroll
+    for (int j = 0; j < COLS; j++) {
+        int c = lane + 8 * j;
+        S[j] = mine && c < k_dim ? seg->delta_in[at + c] : 0;
+    }
+    for (int c = threadIdx.x; c < 2 * k_dim + DELTA_ROWS; c += THREADS) {
+        int r = blockIdx.x * DELTA_ROWS + c - 2 * k_dim;
+        if (c < k_dim)
+            q[c] = conv_one(p, seg, row, (int)q_at + c, first);
+        else if (c < 2 * k_dim)
+            k[c - k_dim] = conv_one(p, seg, row, (int)(keys + q_at) + c - k_dim, first);
+        else if (r < d.v_dim)
+            vs[c - 2 * k_dim] = conv_one(p, seg, row, (int)v_at + r, true);
+    }
+    if (threadIdx.x == 0) {
+        gates[0] = expf(-expf(p.a_log[head]) * softplus(p.a[row * d.n_v_heads + head] + p.dt_bias[head]));
+        gates[1] = sigmoid(p.b[row * d.n_v_heads + head]);
+    }
+    __syncthreads();
+    if (warp < 2) { /* q and k to unit length */
+        float *x = warp ? k : q, sum = 0;
+        for (int c = lane_id(); c < k_dim; c += 32) sum += x[c] * x[c];
+        float scale = 1.0f / sqrtf(warp_sum(sum) + 1e-6f) * (warp ? 1.0f : 1.0f / sqrtf((float)k_dim));
+        for (int c = lane_id(); c < k_dim; c += 32) x[c] *= scale;
+    }
+    __syncthreads();
+    float decay = gates[0], predicted[2] = {0, 0}, read[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < COLS; j++) {
+        int c = lane + 8 * j;
+        S[j] *= decay;
+        if (c < k_dim) predicted[j & 1] += S[j] * k[c];
+    }
+    float sum = lanes_sum(predicted[0] + predicted[1], 8), change = gates[1] * (vs[i] - sum);
+#pragma unroll
+    for (int j = 0; j < COLS; j++) {
+        int c = lane + 8 * j;
+        if (c >= k_dim) continue;
+        S[j] += change * k[c];
+        read[j & 1] += S[j] * q[c];
+        if (mine) seg->delta_out[at + c] = S[j];
+    }
+    float o = lanes_sum(read[0] + read[1], 8);
+    if (mine && lane == 0) d.o[(row * d.n_v_heads + head) * d.v_dim + at_row] = o;
+}
+
+extern "C" void mf__cu_delta_one(cudaStream_t s, const mf__cu_delta_step *p) {
+    dim3 grid(ceil_div(p->d.v_dim, DELTA_ROWS), p->d.n_v_heads, p->d.segs.n);
+    if (p->d.k_dim <= 32)
+        MF_LAUNCH((delta_step_kernel<4>), grid, THREADS, 0, s, *p);
+    else if (p->d.k_dim <= 128)
+        MF_LAUNCH((delta_step_kernel<16>), grid, THREADS, 0, s, *p);
+    else
+        MF_LAUNCH((delta_step_kernel<32>), grid, THREADS, 0, s, *p);
+}
+
+/* ---- queries, keys and values before attention ------------------------------------------------------------------- */
+
+/* A head in a warp: norm and rope in registers, DIM / 32 values in each lane, column lane + 32 i. */
+#define MAX_DIM 256
+
+static __device__ __forceinline__ void norm_rope(const mf__cu_heads &p, const float *x, const float *w, int64_t pos,
+                                                 float *mem) {
+    float sum = 0;
+    int dim = p.head_dim, half = p.n_rot / 2;
+    for (int c = lane_id(); c < dim; c += 32) {
+        mem[c] = x[c];
+        sum += x[c] * x[c];
+    }
+    if (w) {
+        float scale = 1.0f / sqrtf(warp_sum(sum) / (float)dim + p.eps);
+        for (int c = lane_id(); c < dim; c += 32) mem[c] = x[c] * scale * w[c];
+    }
+    __syncwarp();
+    for (int i = lane_id(); i < half; i += 32) {
+        float sine, cosine;
+        sincosf((float)pos * p.inv_freq[i], &sine, &cosine);
+        sine *= p.rope_scale, cosine *= p.rope_scale;
+        int a = p.interleaved ? 2 * i : i, b = p.interleaved ? 2 * i + 1 : i + half;
+        float u = mem[a], v = mem[b];
+        mem[a] = u * cosine - v * sine;
+        mem[b] = u * sine + v * cosine;
+    }
+    __syncwarp();
+}
+
+static __device__ __forceinline__ void keep_head(const mf__cu_heads &p, mf__cu_type type, const float *x, char *row,
+                                                 int head) {
+    for (int c = lane_id(); c < p.head_dim; c += 32) {
+        float v = x[c];
+        if (type == MF_CU_F16) {
+            v = v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v;
+            ((uint16_t *)row)[head * p.head_dim + c] = to_f16(v);
+        } else {
+            ((float *)row)[head * p.head_dim + c] = v;
+        }
+    }
+}
+
+/* blockIdx: heads of q, then k, then v; row. */
+static __global__ void heads_kernel(const __grid_constant__ mf__cu_heads p) {
+    __shared__ float mem[MAX_DIM];
+    const mf__cu_segment &seg = p.segs.at[p.segs.of_row[blockIdx.y]];
+    int64_t row = blockIdx.y, pos = seg.pos + row - seg.row0;
+    int head = blockIdx.x, dim = p.head_dim;
+    if (head < p.n_heads) {
+        norm_rope(p, p.q + (row * p.n_heads + head) * p.q_step, p.q_norm, pos, mem);
+        for (int c = lane_id(); c < dim; c += 32) p.q_out[(row * p.n_heads + head) * dim + c] = mem[c];
+    } else if ((head -= p.n_heads) < p.n_kv_heads) {
+        norm_rope(p, p.k + (row * p.n_kv_heads + head) * dim, p.k_norm, pos, mem);
+        keep_head(p, seg.kv_type, mem, k_row(seg, pos), head);
+    } else {
+        head -= p.n_kv_heads;
+        keep_head(p, seg.kv_type, p.v + (row * p.n_kv_heads + head) * dim, v_row(seg, pos), head);
+    }
+}
+
+extern "C" void mf__cu_heads_rows(cudaStream_t s, const mf__cu_heads *p) {
+    MF_LAUNCH(heads_kernel, dim3(p->n_heads + 2 * p->n_kv_heads, p->n_rows), 32, 0, s, *p);
+}
