@@ -81,7 +81,8 @@ template <int N> static __device__ __forceinline__ float sums_of(float *v) {
 
 /* blockIdx: split, kv head and group of its query heads, row. DIMS: columns of a head in each lane; HEADS: query heads
  * at a time. */
-template <int DIMS, int HEADS> static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_constant__ mf__cu_attention p) {
+template <int DIMS, int HEADS>
+static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_constant__ mf__cu_attention p) {
     __shared__ float scores[HEADS][MF_CU_SPLIT];
     __shared__ float total[HEADS], top[HEADS];
     MF_SHARED(memory); /* [HEADS][v_dim] */
@@ -102,8 +103,7 @@ template <int DIMS, int HEADS> static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < DIMS; i++) q[h][i] = i < k_n ? from[k_at + i] * p.scale : 0;
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            rope[h][i] = 2 * lane + i < p.n_rope ? from[p.k_dim + 2 * lane + i] * p.scale : 0;
+        for (int i = 0; i < 2; i++) rope[h][i] = 2 * lane + i < p.n_rope ? from[p.k_dim + 2 * lane + i] * p.scale : 0;
     }
     for (int i = warp; i < n; i += WARPS) {
         float k[DIMS], s[HEADS];
@@ -163,7 +163,8 @@ template <int DIMS, int HEADS> static __global__ void __launch_bounds__(THREADS)
     }
     for (int i = threadIdx.x; i < n_heads * (p.v_dim + 2); i += THREADS) {
         int h = i / (p.v_dim + 2), c = i % (p.v_dim + 2);
-        float *part = p.parts + (((int64_t)blockIdx.z * p.n_heads + head0 + h) * p.n_splits + blockIdx.x) * (p.v_dim + 2);
+        float *part =
+            p.parts + (((int64_t)blockIdx.z * p.n_heads + head0 + h) * p.n_splits + blockIdx.x) * (p.v_dim + 2);
         part[c] = c < p.v_dim ? mix[h * p.v_dim + c] : c == p.v_dim ? top[h] : total[h];
     }
 }

@@ -1,11 +1,11 @@
 /* The cuda backend: private structures, shared by the host (C) and the kernels' files (CUDA C++ behind C functions).
  *
  * Host: cuda.c (memory, lists, replay), emit.c (a list of runs becomes launches; patterns become fused ones). Kernels,
- * one file per family, each with the functions that launch them: rows.cu, few.cu and experts.cu (products of a few rows),
- * tiles.cu (of many), attention.cu, mla.cu, delta.cu, route.cu.
+ * one file per family, each with the functions that launch them: rows.cu, few.cu and experts.cu (products of a few
+ * rows), tiles.cu (of many), attention.cu, mla.cu, delta.cu, route.cu.
  *
- * Everything that changes between equal lists (positions, pages, states) is in a table in device memory that is uploaded
- * before the launches: they can be replayed as a CUDA graph.
+ * Everything that changes between equal lists (positions, pages, states) is in a table in device memory that is
+ * uploaded before the launches: they can be replayed as a CUDA graph.
  *
  * No sum is made by atomics, and how a row is summed up depends on its own segment only (mf__cu_range): a row has the
  * same bits alone and beside others.
@@ -24,8 +24,8 @@
 extern "C" {
 #endif
 
-#define MF_CU_FEW 8    /* rows of a segment up to which they are multiplied one by one */
-#define MF_CU_UNIT 8   /* columns of a unit: 16 bytes, high even, high odd, low even, low odd columns */
+#define MF_CU_FEW 8      /* rows of a segment up to which they are multiplied one by one */
+#define MF_CU_UNIT 8     /* columns of a unit: 16 bytes, high even, high odd, low even, low odd columns */
 #define MF_CU_GRANULE 32 /* columns whose codes one thread multiplies; they are in one group */
 #define MF_CU_BLOCK 256  /* columns that share a scale of activations */
 #define MF_CU_MAX_JOBS 8 /* matrices of one launch */
@@ -33,7 +33,15 @@ extern "C" {
 #define MF_CU_MAX_EXPERTS 1024
 
 /* Types as kernels tell them apart. */
-typedef enum mf__cu_type { MF_CU_F32, MF_CU_F16, MF_CU_BF16, MF_CU_AFFINE, MF_CU_MXFP4, MF_CU_F8, MF_CU_I8 } mf__cu_type;
+typedef enum mf__cu_type {
+    MF_CU_F32,
+    MF_CU_F16,
+    MF_CU_BF16,
+    MF_CU_AFFINE,
+    MF_CU_MXFP4,
+    MF_CU_F8,
+    MF_CU_I8
+} mf__cu_type;
 
 /* A matrix of weights. */
 typedef struct mf__cu_matrix {
@@ -114,8 +122,8 @@ mf__cu_planes mf__cu_planes_at(void *mem, int64_t n, int32_t cols);
 typedef struct mf__cu_bank {
     const char *const *table;
     int32_t n_experts;
-    mf__cu_matrix gate, up, down;       /* data, scales and biases are offsets from a blob's start */
-    int64_t b_gate, b_up, b_down;       /* offsets of bias vectors; -1: none */
+    mf__cu_matrix gate, up, down; /* data, scales and biases are offsets from a blob's start */
+    int64_t b_gate, b_up, b_down; /* offsets of bias vectors; -1: none */
 } mf__cu_bank;
 
 typedef struct mf__cu_experts {
@@ -140,7 +148,8 @@ typedef struct mf__cu_combine {
 
 /* rows.cu */
 void mf__cu_embed(cudaStream_t s, const mf__cu_matrix *table, const int32_t *tokens, int32_t n, float *y);
-void mf__cu_rms_norm(cudaStream_t s, const float *x, const float *w, int64_t n_parts, int32_t part, float eps, float *y);
+void mf__cu_rms_norm(cudaStream_t s, const float *x, const float *w, int64_t n_parts, int32_t part, float eps,
+                     float *y);
 void mf__cu_gated_norm(cudaStream_t s, const float *x, const float *z, const float *w, int64_t n_parts, int32_t part,
                        float eps, float *y);
 void mf__cu_split(cudaStream_t s, const float *x, int32_t n, int32_t cols, int32_t n_first, float *a, float *b);
@@ -193,8 +202,8 @@ typedef struct mf__cu_tiles {
     /* experts: w.data, scales, biases are offsets */
     const mf__cu_tile *tiles;
     const int32_t *n_tiles, *order;
-    int32_t max_tiles; /* that there can be */
-    int32_t top_k;     /* of order's entry p the row of x is p / top_k; 0: p */
+    int32_t max_tiles;       /* that there can be */
+    int32_t top_k;           /* of order's entry p the row of x is p / top_k; 0: p */
     bool x_sorted, y_sorted; /* rows lie in sorted order instead */
     const char *const *table;
     int64_t bias_off[MF_CU_MAX_JOBS];
@@ -216,13 +225,13 @@ typedef struct mf__cu_attention {
     const float *sinks; /* [n_heads] or NULL */
     const float *gate;  /* NULL, or o is multiplied with sigmoid(gate): head h's at h * gate_step */
     int32_t gate_step;
-    float *o;           /* [n_rows][n_heads][v_dim] */
-    float *parts;       /* [n_rows][n_heads][n_splits][v_dim + 2] */
+    float *o;             /* [n_rows][n_heads][v_dim] */
+    float *parts;         /* [n_rows][n_heads][n_splits][v_dim + 2] */
     int32_t row0, n_rows; /* of the run: what q, o and parts have */
     int32_t n_heads, n_kv_heads, k_dim, v_dim;
-    int32_t n_rope;     /* MLA: queries are [k_dim | n_rope], values are the keys' first v_dim columns; else 0 */
-    int32_t q_stride;   /* from head to head */
-    int32_t n_splits;   /* of the longest row */
+    int32_t n_rope;   /* MLA: queries are [k_dim | n_rope], values are the keys' first v_dim columns; else 0 */
+    int32_t q_stride; /* from head to head */
+    int32_t n_splits; /* of the longest row */
     int32_t window;
     float scale;
     mf__cu_segments segs;
@@ -279,17 +288,17 @@ void mf__cu_route_rows(cudaStream_t s, const mf__cu_route *r);
 typedef struct mf__cu_moe {
     mf__cu_experts e;
     mf__cu_route route;
-    float *act;                            /* [n_rows][top_k][inner] */
-    mf__cu_matrix shared;                  /* down of the shared expert; n_cols 0: there is none */
-    const float *shared_gate, *shared_up;  /* [n_rows][shared.n_cols] */
-    const float *score, *h;                /* [n_rows] or NULL; [n_rows][hidden] */
+    float *act;                           /* [n_rows][top_k][inner] */
+    mf__cu_matrix shared;                 /* down of the shared expert; n_cols 0: there is none */
+    const float *shared_gate, *shared_up; /* [n_rows][shared.n_cols] */
+    const float *score, *h;               /* [n_rows] or NULL; [n_rows][hidden] */
     float *y;
 } mf__cu_moe;
 bool mf__cu_moe_fits(const mf__cu_moe *m);
 void mf__cu_moe_rows(cudaStream_t s, const mf__cu_moe *m);
 
-/* conv1d, qk_norm, decay_beta and delta_net of segments of one row each. d.qkv, decay and beta are not used. Old and new
- * state of the convolution are different memory. */
+/* conv1d, qk_norm, decay_beta and delta_net of segments of one row each. d.qkv, decay and beta are not used. Old and
+ * new state of the convolution are different memory. */
 typedef struct mf__cu_delta_step {
     mf__cu_delta d;
     const float *x, *w_conv, *a, *b, *a_log, *dt_bias;

@@ -25,7 +25,8 @@ static __global__ void conv_kernel(const __grid_constant__ mf__cu_conv p) {
         w[k] = k < kernel ? p.w[(int64_t)c * kernel + k] : 0;
         window[k] = 0;
         if (k < back)
-            window[k] = t == 0 ? seg->conv_in[(int64_t)k * p.n_channels + c] : x[(int64_t)(t - back + k) * p.n_channels];
+            window[k] =
+                t == 0 ? seg->conv_in[(int64_t)k * p.n_channels + c] : x[(int64_t)(t - back + k) * p.n_channels];
     }
     if (blockIdx.y == 0) { /* the state after the segment: its last rows, or what is left of the earlier ones */
 #pragma unroll
@@ -114,7 +115,8 @@ extern "C" void mf__cu_decay_beta(cudaStream_t s, const float *a, const float *b
 #define STEPS 8
 #define DELTA_ROWS 32
 
-template <int COLS> static __global__ void __launch_bounds__(THREADS) delta_kernel(const __grid_constant__ mf__cu_delta p) {
+template <int COLS>
+static __global__ void __launch_bounds__(THREADS) delta_kernel(const __grid_constant__ mf__cu_delta p) {
     MF_SHARED(memory); /* [STEPS][2][k_dim], then [STEPS][DELTA_ROWS], then [STEPS][2] */
     const mf__cu_segment *seg = &p.segs.at[blockIdx.z];
     int head = blockIdx.y, k_dim = p.k_dim, lane = threadIdx.x % 8, row = blockIdx.x * DELTA_ROWS + threadIdx.x / 8;

@@ -50,8 +50,12 @@ static inline int dot4(int acc, uint32_t a, uint32_t b, bool is_signed) {
     }
     return acc;
 }
-static inline float from_f16(uint16_t h) { return mf__f16_to_f32(h); }
-static inline uint16_t to_f16(float f) { return mf__f32_to_f16(f); }
+static inline float from_f16(uint16_t h) {
+    return mf__f16_to_f32(h);
+}
+static inline uint16_t to_f16(float f) {
+    return mf__f32_to_f16(f);
+}
 #endif
 
 #define FULL 0xffffffffu

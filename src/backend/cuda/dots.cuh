@@ -11,9 +11,7 @@
 #include "backend/cuda/weights.cuh"
 
 /* R rows of codes, of a matrix or of experts. */
-template <int R> struct code_rows {
-    const char *codes[R], *scales[R], *biases[R];
-};
+template <int R> struct code_rows { const char *codes[R], *scales[R], *biases[R]; };
 
 static inline __host__ __device__ int lanes_of_row(int n_cols) {
     int granules = n_cols / MF_CU_GRANULE, lanes = 1;
@@ -33,8 +31,7 @@ static __device__ __forceinline__ void dots_int8(const mf__cu_matrix &m, const c
 #pragma unroll
         for (int r = 0; r < R; r++) load_granule<WIDTH>(rows.codes[r] + (int64_t)g * words * 4, m.wide, w[r]);
 #pragma unroll
-        for (int r = 0; r < R; r++)
-            granule_scale<WIDTH>(m, rows.scales[r], rows.biases[r], g >> shift, &s[r], &b[r]);
+        for (int r = 0; r < R; r++) granule_scale<WIDTH>(m, rows.scales[r], rows.biases[r], g >> shift, &s[r], &b[r]);
 #pragma unroll
         for (int t = 0; t < NT; t++) {
             int high[R], low[R];

@@ -225,22 +225,22 @@ static void experts_many(const step *s, const mf__cu_experts *e) {
 mf__cu_experts mf__cu_experts_of(const step *s) {
     const mf__bank *bank = s->b->bank;
     return (mf__cu_experts){.bank = {.table = s->table,
-                                 .n_experts = bank->n_experts,
-                                 .gate = part_view(bank->layout, MF_PART_GATE),
-                                 .up = part_view(bank->layout, MF_PART_UP),
-                                 .down = part_view(bank->layout, MF_PART_DOWN),
-                                 .b_gate = bias_of(bank->layout, MF_PART_GATE),
-                                 .b_up = bias_of(bank->layout, MF_PART_UP),
-                                 .b_down = bias_of(bank->layout, MF_PART_DOWN)},
-                        .glu = mf__cu_glu_of(&s->op->p.moe.glu),
-                        .n_rows = s->b->n_rows,
-                        .top_k = s->op->p.moe.top_k,
-                        .hidden = in_cols(s, 0),
-                        .inner = s->op->p.moe.n_inner,
-                        .x = in(s, 0),
-                        .ids = (const int32_t *)in(s, 1),
-                        .pairs = out(s, 0),
-                        .exact = s->cu->exact};
+                                     .n_experts = bank->n_experts,
+                                     .gate = part_view(bank->layout, MF_PART_GATE),
+                                     .up = part_view(bank->layout, MF_PART_UP),
+                                     .down = part_view(bank->layout, MF_PART_DOWN),
+                                     .b_gate = bias_of(bank->layout, MF_PART_GATE),
+                                     .b_up = bias_of(bank->layout, MF_PART_UP),
+                                     .b_down = bias_of(bank->layout, MF_PART_DOWN)},
+                            .glu = mf__cu_glu_of(&s->op->p.moe.glu),
+                            .n_rows = s->b->n_rows,
+                            .top_k = s->op->p.moe.top_k,
+                            .hidden = in_cols(s, 0),
+                            .inner = s->op->p.moe.n_inner,
+                            .x = in(s, 0),
+                            .ids = (const int32_t *)in(s, 1),
+                            .pairs = out(s, 0),
+                            .exact = s->cu->exact};
 }
 
 static void experts(const step *s) {
@@ -278,25 +278,26 @@ void mf__cu_attend_rows(const step *s, mf__cu_attention a) {
 mf__cu_attention mf__cu_attention_of(const step *s) {
     const mf__op_params *p = &s->op->p;
     return (mf__cu_attention){.q = in(s, 0),
-                                 .sinks = vec(s, 0),
-                                 .o = out(s, 0),
-                                 .parts = s->cu->parts.at,
-                                 .n_rows = s->b->n_rows,
-                                 .n_heads = p->attn.n_heads,
-                                 .n_kv_heads = p->attn.n_kv_heads,
-                                 .k_dim = p->attn.head_dim,
-                                 .v_dim = p->attn.head_dim,
-                                 .q_stride = p->attn.head_dim,
-                                 .n_splits = s->n_splits,
-                                 .window = p->attn.window,
-                                 .scale = p->attn.scale,
-                                 .segs = s->segs};
+                              .sinks = vec(s, 0),
+                              .o = out(s, 0),
+                              .parts = s->cu->parts.at,
+                              .n_rows = s->b->n_rows,
+                              .n_heads = p->attn.n_heads,
+                              .n_kv_heads = p->attn.n_kv_heads,
+                              .k_dim = p->attn.head_dim,
+                              .v_dim = p->attn.head_dim,
+                              .q_stride = p->attn.head_dim,
+                              .n_splits = s->n_splits,
+                              .window = p->attn.window,
+                              .scale = p->attn.scale,
+                              .segs = s->segs};
 }
 
 static void mla(const step *s) {
     const mf__op_params *p = &s->op->p;
     int64_t pairs = (int64_t)s->b->n_rows * p->mla.n_heads;
-    float *q = (float *)s->scratch, *z = (float *)(s->scratch + round_up(pairs * (p->mla.n_latent + p->mla.n_rope) * 4));
+    float *q = (float *)s->scratch,
+          *z = (float *)(s->scratch + round_up(pairs * (p->mla.n_latent + p->mla.n_rope) * 4));
     bool joint = s->op->w[1] < 0;
     mf__cu_mla m = {.q = in(s, 0),
                     .o = out(s, 0),
@@ -312,18 +313,18 @@ static void mla(const step *s) {
     if (!joint) m.w_uv = mf__cu_view(&s->b->weights[s->op->w[1]]);
     mf__cu_mla_absorb(s->cu->stream, &m, q);
     mf__cu_attend_rows(s, (mf__cu_attention){.q = q,
-                                 .o = z,
-                                 .parts = s->cu->parts.at,
-                                 .n_rows = s->b->n_rows,
-                                 .n_heads = p->mla.n_heads,
-                                 .n_kv_heads = 1,
-                                 .k_dim = p->mla.n_latent,
-                                 .v_dim = p->mla.n_latent,
-                                 .n_rope = p->mla.n_rope,
-                                 .q_stride = p->mla.n_latent + p->mla.n_rope,
-                                 .n_splits = s->n_splits,
-                                 .scale = p->mla.scale,
-                                 .segs = s->segs});
+                                             .o = z,
+                                             .parts = s->cu->parts.at,
+                                             .n_rows = s->b->n_rows,
+                                             .n_heads = p->mla.n_heads,
+                                             .n_kv_heads = 1,
+                                             .k_dim = p->mla.n_latent,
+                                             .v_dim = p->mla.n_latent,
+                                             .n_rope = p->mla.n_rope,
+                                             .q_stride = p->mla.n_latent + p->mla.n_rope,
+                                             .n_splits = s->n_splits,
+                                             .scale = p->mla.scale,
+                                             .segs = s->segs});
     mf__cu_mla_expand(s->cu->stream, &m, z);
 }
 
@@ -344,32 +345,32 @@ static void rope(const step *s) {
 mf__cu_delta mf__cu_delta_of(const step *s) {
     const mf__op_params *p = &s->op->p;
     return (mf__cu_delta){.qkv = in(s, 0),
-                                                    .decay = in(s, 1),
-                                                    .beta = in(s, 2),
-                                                    .o = out(s, 0),
-                                                    .n_rows = s->b->n_rows,
-                                                    .n_cols = in_cols(s, 0),
-                                                    .n_k_heads = p->delta.n_k_heads,
-                                                    .k_dim = p->delta.k_dim,
-                                                    .n_v_heads = p->delta.n_v_heads,
-                                                    .v_dim = p->delta.v_dim,
-                                                    .segs = s->segs};
+                          .decay = in(s, 1),
+                          .beta = in(s, 2),
+                          .o = out(s, 0),
+                          .n_rows = s->b->n_rows,
+                          .n_cols = in_cols(s, 0),
+                          .n_k_heads = p->delta.n_k_heads,
+                          .k_dim = p->delta.k_dim,
+                          .n_v_heads = p->delta.n_v_heads,
+                          .v_dim = p->delta.v_dim,
+                          .segs = s->segs};
 }
 
 mf__cu_route mf__cu_route_of(const step *s) {
     const mf__op_params *p = &s->op->p;
     return (mf__cu_route){.logits = in(s, 0),
-                                                     .bias = vec(s, 0),
-                                                     .ids = (int32_t *)out(s, 0),
-                                                     .shares = out(s, 1),
-                                                     .n_rows = s->b->n_rows,
-                                                     .kind = (int32_t)p->route.kind,
-                                                     .n_experts = p->route.n_experts,
-                                                     .top_k = p->route.top_k,
-                                                     .n_groups = p->route.n_groups,
-                                                     .top_groups = p->route.top_groups,
-                                                     .renorm = p->route.renorm,
-                                                     .scale = p->route.scale};
+                          .bias = vec(s, 0),
+                          .ids = (int32_t *)out(s, 0),
+                          .shares = out(s, 1),
+                          .n_rows = s->b->n_rows,
+                          .kind = (int32_t)p->route.kind,
+                          .n_experts = p->route.n_experts,
+                          .top_k = p->route.top_k,
+                          .n_groups = p->route.n_groups,
+                          .top_groups = p->route.top_groups,
+                          .renorm = p->route.renorm,
+                          .scale = p->route.scale};
 }
 
 static void combine(const step *s) {
@@ -409,12 +410,10 @@ static int emit_op(const step *s, const mf__op *end) {
         break;
     case MF_OP_ROPE: rope(s); break;
     case MF_OP_KV_APPEND:
-        mf__cu_kv_append(stream, &(mf__cu_append){.k = in(s, 0),
-                                                  .v = in(s, 1),
-                                                  .n_rows = n,
-                                                  .k_cols = cols,
-                                                  .v_cols = in_cols(s, 1),
-                                                  .segs = s->segs});
+        mf__cu_kv_append(
+            stream,
+            &(mf__cu_append){
+                .k = in(s, 0), .v = in(s, 1), .n_rows = n, .k_cols = cols, .v_cols = in_cols(s, 1), .segs = s->segs});
         break;
     case MF_OP_ATTENTION: mf__cu_attend_rows(s, mf__cu_attention_of(s)); break;
     case MF_OP_SPLIT: mf__cu_split(stream, in(s, 0), n, cols, p->cut.n_first, out(s, 0), out(s, 1)); break;

@@ -35,7 +35,8 @@ static __device__ __forceinline__ void put_act(const gate_up_params &p, const ch
 }
 
 /* blockIdx: rows of W, pair. WIDTH < 0: f32 activations. */
-template <int WIDTH> static __global__ void __launch_bounds__(THREADS) gate_up_kernel(const __grid_constant__ gate_up_params p) {
+template <int WIDTH>
+static __global__ void __launch_bounds__(THREADS) gate_up_kernel(const __grid_constant__ gate_up_params p) {
     const mf__cu_experts &e = p.e;
     int64_t pair = blockIdx.y;
     const char *blob = e.bank.table[e.ids[pair]];
@@ -60,7 +61,8 @@ template <int WIDTH> static __global__ void __launch_bounds__(THREADS) gate_up_k
     }
     const int W = WIDTH < 0 ? 4 : WIDTH;
     int lanes = lanes_of_row(e.hidden), side = 32 / lanes;
-    for (int row0 = warp * 2 * side + lane_id() / lanes; row0 - lane_id() / lanes < e.inner; row0 += n_warps * 2 * side) {
+    for (int row0 = warp * 2 * side + lane_id() / lanes; row0 - lane_id() / lanes < e.inner;
+         row0 += n_warps * 2 * side) {
         code_rows<4> rows;
         float acc[4][1] = {{0}, {0}, {0}, {0}};
         for (int r = 0; r < 2; r++) {
@@ -75,7 +77,8 @@ template <int WIDTH> static __global__ void __launch_bounds__(THREADS) gate_up_k
     }
 }
 
-template <int WIDTH> static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_constant__ gate_up_params p) {
+template <int WIDTH>
+static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_constant__ gate_up_params p) {
     const mf__cu_experts &e = p.e;
     int64_t pair = blockIdx.y;
     const char *blob = e.bank.table[e.ids[pair]];
@@ -101,7 +104,8 @@ template <int WIDTH> static __global__ void __launch_bounds__(THREADS) down_kern
     }
     const int W = WIDTH < 0 ? 4 : WIDTH;
     int lanes = lanes_of_row(e.inner), side = 32 / lanes;
-    for (int row0 = warp * 4 * side + lane_id() / lanes; row0 - lane_id() / lanes < e.hidden; row0 += n_warps * 4 * side) {
+    for (int row0 = warp * 4 * side + lane_id() / lanes; row0 - lane_id() / lanes < e.hidden;
+         row0 += n_warps * 4 * side) {
         code_rows<4> rows;
         float acc[4][1] = {{0}, {0}, {0}, {0}};
         for (int r = 0; r < 4; r++) set_row<W, 4>(down, min(row0 + r * side, e.hidden - 1), r, &rows);

@@ -59,7 +59,8 @@ static __device__ __forceinline__ void f32_step(const mf__cu_job &j, int row, co
         if (t < n) put(j, t0 + t, row, acc[t]);
 }
 
-template <int WIDTH, int NT> static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_constant__ few_params p) {
+template <int WIDTH, int NT>
+static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_constant__ few_params p) {
     __shared__ float slots[32];
     MF_SHARED(memory);
     shared_rows x;
@@ -82,7 +83,8 @@ extern "C" bool mf__cu_is_int8(const mf__cu_matrix *w, bool exact) {
 
 template <int WIDTH, int NT> static void launch(cudaStream_t s, const few_params &p, size_t shared) {
     unsigned blocks = ceil_div(p.first[p.n_jobs], WARPS), most = 132 * 4;
-    MF_LAUNCH((few_kernel<WIDTH, NT>), dim3(blocks < most ? blocks : most, ceil_div(p.in.n, NT)), THREADS, shared, s, p);
+    MF_LAUNCH((few_kernel<WIDTH, NT>), dim3(blocks < most ? blocks : most, ceil_div(p.in.n, NT)), THREADS, shared, s,
+              p);
 }
 
 template <int WIDTH> static void launch_width(cudaStream_t s, const few_params &p) {

@@ -60,8 +60,7 @@ static mf__cu_input norm_input(const mf__cu_step *s, const mf__op *norm) {
 }
 
 static bool is_row_norm(const mf__cu_step *s, const mf__op *op) {
-    return op && op->kind == MF_OP_RMS_NORM && op->in[0] != op->out[0] &&
-           op->p.norm.part == s->g->bufs[op->in[0]].cols;
+    return op && op->kind == MF_OP_RMS_NORM && op->in[0] != op->out[0] && op->p.norm.part == s->g->bufs[op->in[0]].cols;
 }
 
 static int norm_products(const view *v) {
@@ -147,7 +146,8 @@ static int attention(const view *v) {
     const mf__cu_step *s = v->s;
     const mf__op *split = op_at(v, 0, MF_OP_SPLIT_Q_GATE), *q_norm = NULL, *k_norm = NULL;
     int i = split ? 1 : 0;
-    if (op_at(v, i, MF_OP_RMS_NORM) && op_at(v, i + 1, MF_OP_RMS_NORM)) q_norm = s->op + i, k_norm = s->op + i + 1, i += 2;
+    if (op_at(v, i, MF_OP_RMS_NORM) && op_at(v, i + 1, MF_OP_RMS_NORM))
+        q_norm = s->op + i, k_norm = s->op + i + 1, i += 2;
     const mf__op *q_rope = op_at(v, i, MF_OP_ROPE), *k_rope = op_at(v, i + 1, MF_OP_ROPE);
     const mf__op *append = op_at(v, i + 2, MF_OP_KV_APPEND), *attend = op_at(v, i + 3, MF_OP_ATTENTION);
     const mf__op *gate = op_at(v, i + 4, MF_OP_SIGMOID_GATE);
@@ -156,10 +156,11 @@ static int attention(const view *v) {
     int32_t dim = attend->p.attn.head_dim;
     const mf__op_params *r = &q_rope->p, *kr = &k_rope->p;
     if (q_rope->out[0] != q || k_rope->out[0] != k || dim > 256 || r->rope.offset || kr->rope.offset ||
-        r->rope.n_rot != kr->rope.n_rot || r->rope.interleaved != kr->rope.interleaved || q_rope->w[0] != k_rope->w[0] ||
-        r->rope.head_dim != dim || s->b->segs[0].state->kv.type == MF_TYPE_I8)
+        r->rope.n_rot != kr->rope.n_rot || r->rope.interleaved != kr->rope.interleaved ||
+        q_rope->w[0] != k_rope->w[0] || r->rope.head_dim != dim || s->b->segs[0].state->kv.type == MF_TYPE_I8)
         return 0;
-    if (q_norm && (!head_norm(q_norm, q, dim) || !head_norm(k_norm, k, dim) || q_norm->p.norm.eps != k_norm->p.norm.eps))
+    if (q_norm &&
+        (!head_norm(q_norm, q, dim) || !head_norm(k_norm, k, dim) || q_norm->p.norm.eps != k_norm->p.norm.eps))
         return 0;
     if (split && (split->out[0] != q || (gate && split->out[1] != gate->in[1]))) return 0;
     mf__cu_heads h = {.q = buf(s, split ? split->in[0] : q),
@@ -282,9 +283,7 @@ int mf__cu_fuse(const mf__cu_list *list, int run, const mf__cu_step *s, const mf
     int n = 0;
     if (s->cu->exact || s->cu->plain || s->n_ranges != 1 || s->ranges[0].many || s->b->n_rows > MOST_ROWS) return 0;
     switch (s->op->kind) {
-    case MF_OP_RMS_NORM:
-        n = mixture(list, run, &v, runs);
-        return n ? n : norm_products(&v);
+    case MF_OP_RMS_NORM: n = mixture(list, run, &v, runs); return n ? n : norm_products(&v);
     case MF_OP_MATMUL: return plain_product(&v);
     case MF_OP_GATED_NORM: return gated_product(&v);
     case MF_OP_CONV1D: return delta_step(&v, list->steps[run]);

@@ -28,7 +28,8 @@ static __device__ __forceinline__ void set_row(const mf__cu_matrix &w, int64_t r
 /* ---- route, gate and up ------------------------------------------------------------------------------------------ */
 
 /* blockIdx: rows of W, slot, row. Every block chooses the row's experts for itself; the first of a row says which. */
-template <int WIDTH> static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_constant__ mf__cu_moe p) {
+template <int WIDTH>
+static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_constant__ mf__cu_moe p) {
     __shared__ int chosen[MF_CU_MAX_TOPK];
     MF_SHARED(memory);
     const mf__cu_experts &e = p.e;
@@ -56,7 +57,8 @@ template <int WIDTH> static __global__ void __launch_bounds__(THREADS) route_up_
     const float *b_up = e.bank.b_up < 0 ? 0 : (const float *)(blob + e.bank.b_up);
     int warp = blockIdx.x * WARPS + threadIdx.x / 32, n_warps = gridDim.x * WARPS;
     int lanes = lanes_of_row(e.hidden), side = 32 / lanes;
-    for (int row0 = warp * 2 * side + lane_id() / lanes; row0 - lane_id() / lanes < e.inner; row0 += n_warps * 2 * side) {
+    for (int row0 = warp * 2 * side + lane_id() / lanes; row0 - lane_id() / lanes < e.inner;
+         row0 += n_warps * 2 * side) {
         code_rows<4> rows;
         float acc[4][1] = {{0}, {0}, {0}, {0}};
 #pragma unroll
@@ -94,8 +96,7 @@ static __device__ __forceinline__ void dots_each(const mf__cu_matrix &m, const c
 #pragma unroll
         for (int r = 0; r < R; r++) load_granule<WIDTH>(rows.codes[r] + (int64_t)g * words * 4, m.wide, w[r]);
 #pragma unroll
-        for (int r = 0; r < R; r++)
-            granule_scale<WIDTH>(m, rows.scales[r], rows.biases[r], g >> shift, &s[r], &b[r]);
+        for (int r = 0; r < R; r++) granule_scale<WIDTH>(m, rows.scales[r], rows.biases[r], g >> shift, &s[r], &b[r]);
 #pragma unroll
         for (int r = 0; r < R; r++) {
             int high = 0, low = 0;
@@ -230,8 +231,8 @@ extern "C" void mf__cu_moe_rows(cudaStream_t s, const mf__cu_moe *m) {
 #define DELTA_ROWS 32
 
 /* conv + silu of one channel; the first block that has it moves the state on. */
-static __device__ __forceinline__ float conv_one(const mf__cu_delta_step &p, const mf__cu_segment *seg, int64_t row, int c,
-                                                 bool first) {
+static __device__ __forceinline__ float conv_one(const mf__cu_delta_step &p, const mf__cu_segment *seg, int64_t row,
+                                                 int c, bool first) {
     int back = p.n_kernel - 1;
     float now = p.x[row * p.d.n_cols + c], sum = 0;
     for (int k = 0; k < back; k++) {
@@ -248,11 +249,13 @@ static __device__ __forceinline__ float softplus(float x) {
 }
 
 /* blockIdx: rows of the state, value head, segment (of one row). As delta_kernel, with what comes before it. */
-template <int COLS> static __global__ void __launch_bounds__(THREADS) delta_step_kernel(const __grid_constant__ mf__cu_delta_step p) {
+template <int COLS>
+static __global__ void __launch_bounds__(THREADS) delta_step_kernel(const __grid_constant__ mf__cu_delta_step p) {
     __shared__ float q[256], k[256], vs[DELTA_ROWS], gates[2];
     const mf__cu_delta &d = p.d;
     const mf__cu_segment *seg = &d.segs.at[blockIdx.z];
-    int head = blockIdx.y, k_dim = d.k_dim, lane = threadIdx.x % 8, i = threadIdx.x / 8, at_row = blockIdx.x * DELTA_ROWS + i;
+    int head = blockIdx.y, k_dim = d.k_dim, lane = threadIdx.x % 8, i = threadIdx.x / 8,
+        at_row = blockIdx.x * DELTA_ROWS + i;
     int ratio = d.n_v_heads / d.n_k_heads, warp = threadIdx.x / 32;
     int64_t row = seg->row0, keys = (int64_t)d.n_k_heads * k_dim;
     int64_t q_at = (int64_t)(head / ratio) * k_dim, v_at = 2 * keys + (int64_t)head * d.v_dim;

@@ -7,9 +7,9 @@
 #include "backend/backend.h"
 #include "backend/cuda/cuda.h"
 
-#define MF_CU_RING 4    /* tables on their way to the device */
-#define MF_CU_PLANS 64  /* lists that can be replayed */
-#define MF_CU_LANES 4   /* fills at a time */
+#define MF_CU_RING 4   /* tables on their way to the device */
+#define MF_CU_PLANS 64 /* lists that can be replayed */
+#define MF_CU_LANES 4  /* fills at a time */
 #define MF_CU_LANE_BYTES (4 << 20)
 
 /* Memory on the device that grows; growing waits for whatever uses it. */
@@ -85,9 +85,9 @@ typedef struct mf__cu_list {
     mf__cu *cu;
     const mf__run *runs;
     int n_runs;
-    mf__cu_segments *segs;        /* [n_runs]: in the table */
-    const char *const **tables;   /* [n_runs]: of banks, on the device */
-    int32_t *n_splits;            /* [n_runs]: of the longest row's keys */
+    mf__cu_segments *segs;                /* [n_runs]: in the table */
+    const char *const **tables;           /* [n_runs]: of banks, on the device */
+    int32_t *n_splits;                    /* [n_runs]: of the longest row's keys */
     mf__cu_range (*ranges)[MF_CU_RANGES]; /* [n_runs] */
     int *n_ranges;
     bool *steps; /* [n_runs]: every segment is one row, and new recurrent state goes to other memory than the old */
@@ -128,8 +128,8 @@ void mf__cu_attend_rows(const mf__cu_step *s, mf__cu_attention a);
 /* Products of the same input that follow one another, as many as one launch takes. */
 int mf__cu_count_products(const mf__cu_step *s, const mf__op *end, bool exact);
 
-/* fuse.c: ops of decoding that follow one another and are one launch (or two). Returns how many ops of this run it took,
- * 0: none; *runs: how many runs, this one included, are done with it. */
+/* fuse.c: ops of decoding that follow one another and are one launch (or two). Returns how many ops of this run it
+ * took, 0: none; *runs: how many runs, this one included, are done with it. */
 int mf__cu_fuse(const mf__cu_list *list, int run, const mf__cu_step *s, const mf__op *end, int *runs);
 
 mf_status mf__cu_emit(const mf__cu_list *list, mf_error *err);

@@ -7,11 +7,11 @@
 #ifdef __CUDACC__
 
 /* d [16][8] += a [16][32] b [32][8]: bytes, a unsigned or signed, b signed. Of a the thread has rows lane / 4 and
- * lane / 4 + 8, columns lane % 4 * 4 ... + 3 (a0, a1) and 16 more (a2, a3); of b the column lane / 4, the same rows; of d
- * rows lane / 4 and + 8, columns lane % 4 * 2 and + 1. */
+ * lane / 4 + 8, columns lane % 4 * 4 ... + 3 (a0, a1) and 16 more (a2, a3); of b the column lane / 4, the same rows; of
+ * d rows lane / 4 and + 8, columns lane % 4 * 2 and + 1. */
 template <bool SIGNED>
-static __device__ __forceinline__ void mma_bytes(int *d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                                 uint32_t b1) {
+static __device__ __forceinline__ void mma_bytes(int *d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                                 uint32_t b0, uint32_t b1) {
     if (SIGNED)
         asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
             : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
@@ -62,8 +62,10 @@ static inline void copy_async16(void *to, const void *from, bool valid) {
 static inline void copy_async4(void *to, const void *from, bool valid) {
     valid ? memcpy(to, from, 4) : memset(to, 0, 4);
 }
-static inline void copy_commit(void) {}
-template <int N> static inline void copy_wait(void) {}
+static inline void copy_commit(void) {
+}
+template <int N> static inline void copy_wait(void) {
+}
 
 #endif
 #endif

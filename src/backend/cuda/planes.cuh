@@ -11,9 +11,9 @@
 
 /* Rows of activations in shared memory. Any of the pointers may be NULL. */
 struct shared_rows {
-    uint4 *q;          /* [n][units], turned */
+    uint4 *q;           /* [n][units], turned */
     float *scale, *sum; /* [n][blocks], [n][granules] */
-    float *x;          /* [n][padded] */
+    float *x;           /* [n][padded] */
     int units, blocks, granules, padded;
 };
 

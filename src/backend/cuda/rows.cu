@@ -70,8 +70,8 @@ extern "C" void mf__cu_gated_norm(cudaStream_t s, const float *x, const float *z
         MF_LAUNCH(norm_kernel, ceil_div(n_parts, THREADS / 32), THREADS, 0, s, p);
 }
 
-extern "C" void mf__cu_rms_norm(cudaStream_t s, const float *x, const float *w, int64_t n_parts, int32_t part, float eps,
-                                float *y) {
+extern "C" void mf__cu_rms_norm(cudaStream_t s, const float *x, const float *w, int64_t n_parts, int32_t part,
+                                float eps, float *y) {
     mf__cu_gated_norm(s, x, 0, w, n_parts, part, eps, y);
 }
 
@@ -117,7 +117,8 @@ extern "C" void mf__cu_split(cudaStream_t s, const float *x, int32_t n, int32_t 
     MF_LAUNCH(split_kernel, ceil_div(p.n, THREADS), THREADS, 0, s, p);
 }
 /* u[t] = [heads][query | gate]: a split of every head */
-extern "C" void mf__cu_split_q_gate(cudaStream_t s, const float *u, int64_t n_heads, int32_t dim, float *q, float *gate) {
+extern "C" void mf__cu_split_q_gate(cudaStream_t s, const float *u, int64_t n_heads, int32_t dim, float *q,
+                                    float *gate) {
     each_params p = {u, 0, q, gate, n_heads * 2 * dim, 2 * dim, dim, {}};
     MF_LAUNCH(split_kernel, ceil_div(p.n, THREADS), THREADS, 0, s, p);
 }
@@ -167,8 +168,7 @@ static __global__ void combine_kernel(const __grid_constant__ mf__cu_combine p) 
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= p.hidden) return;
     float sum = 0;
-    for (int k = 0; k < p.top_k; k++)
-        sum += p.shares[t * p.top_k + k] * p.pairs[(t * p.top_k + k) * p.hidden + c];
+    for (int k = 0; k < p.top_k; k++) sum += p.shares[t * p.top_k + k] * p.pairs[(t * p.top_k + k) * p.hidden + c];
     if (p.shared) sum += (p.score ? sigmoid(p.score[t]) : 1.0f) * p.shared[t * p.hidden + c];
     p.y[t * p.hidden + c] = p.h[t * p.hidden + c] + sum;
 }

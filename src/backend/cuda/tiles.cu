@@ -50,7 +50,8 @@ static __device__ __forceinline__ void fetch(const mf__cu_tiles &p, const int *r
         copy_async4(&s->sum[k][row], p.x.sum + (int64_t)rows[row] * granules + g * PER + k, row < n);
     }
     for (int i = threadIdx.x; i < BLOCK_X; i += THREADS)
-        copy_async4(&s->scale[i], p.x.scale + (int64_t)rows[i] * blocks + g * PER / (MF_CU_BLOCK / MF_CU_GRANULE), i < n);
+        copy_async4(&s->scale[i], p.x.scale + (int64_t)rows[i] * blocks + g * PER / (MF_CU_BLOCK / MF_CU_GRANULE),
+                    i < n);
 }
 
 /* Unit `unit` of granule g of a row. */
@@ -173,8 +174,8 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const __grid_co
         for (int i = 0; i < TILES_W; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                granule_scale<WIDTH>(m, m.scales + scale_at[i][h], m.biases ? m.biases + scale_at[i][h] : 0, g, &sc[i][h],
-                                     &bi[i][h]);
+                granule_scale<WIDTH>(m, m.scales + scale_at[i][h], m.biases ? m.biases + scale_at[i][h] : 0, g,
+                                     &sc[i][h], &bi[i][h]);
 #pragma unroll
                 for (int k = 0; k < PER; k++) {
                     unpack_unit<WIDTH>(raw[i][h][k], &even[i][h][k], &odd[i][h][k]);

@@ -80,9 +80,7 @@ static __device__ __forceinline__ void weights_at(const mf__cu_matrix &m, int64_
 /* ---- codes ------------------------------------------------------------------------------------------------------ */
 
 /* WIDTH: bits of affine codes; 0 for MXFP4, whose codes become signed integers, twice the value. */
-template <int WIDTH> struct granule {
-    static const int words = WIDTH ? WIDTH : 4; /* of 32 codes */
-};
+template <int WIDTH> struct granule { static const int words = WIDTH ? WIDTH : 4; /* of 32 codes */ };
 
 /* wide: as many bytes at once as the granule's size allows for every granule of an aligned row. */
 template <int WIDTH> static __device__ __forceinline__ void load_granule(const char *p, bool wide, uint32_t *w) {
@@ -109,8 +107,8 @@ template <int WIDTH> static __device__ __forceinline__ void load_granule(const c
 static __device__ __forceinline__ uint32_t mxfp4_bytes(uint32_t sel) {
     uint32_t magnitude = __byte_perm(0x03020100u, 0x0c080604u, sel & 0x7777u);
     uint32_t negative = __byte_perm(0xfdfeff00u, 0xf4f8fafcu, sel & 0x7777u);
-    uint32_t s = (sel >> 3 & 1) * 0xffu | (sel >> 7 & 1) * 0xff00u | (sel >> 11 & 1) * 0xff0000u |
-                 (sel >> 15 & 1) * 0xff000000u;
+    uint32_t s =
+        (sel >> 3 & 1) * 0xffu | (sel >> 7 & 1) * 0xff00u | (sel >> 11 & 1) * 0xff0000u | (sel >> 15 & 1) * 0xff000000u;
     return (magnitude & ~s) | (negative & s);
 }
 

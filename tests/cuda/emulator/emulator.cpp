@@ -171,16 +171,28 @@ static void now_or_later(const std::function<void()> &what) {
 static std::map<void *, std::pair<void *, size_t>> blocks; /* address -> mapping */
 
 extern "C" {
-cudaError_t cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int *n) {
+    return *n = 1, cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+    return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     *p = {"emulated", 9, 0, 4, 227 << 10};
     return cudaSuccess;
 }
-cudaError_t cudaDriverGetVersion(int *v) { return *v = 13000, cudaSuccess; }
-cudaError_t cudaMemGetInfo(size_t *f, size_t *t) { return *f = *t = (size_t)1 << 30, cudaSuccess; }
-const char *cudaGetErrorString(cudaError_t e) { return e == cudaSuccess ? "no error" : "an emulated error"; }
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *v) {
+    return *v = 13000, cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *f, size_t *t) {
+    return *f = *t = (size_t)1 << 30, cudaSuccess;
+}
+const char *cudaGetErrorString(cudaError_t e) {
+    return e == cudaSuccess ? "no error" : "an emulated error";
+}
+cudaError_t cudaGetLastError(void) {
+    return cudaSuccess;
+}
 
 /* The end lies at an inaccessible page, up to the alignment. */
 cudaError_t cudaMalloc(void **p, size_t bytes) {
@@ -207,7 +219,9 @@ cudaError_t cudaMallocHost(void **p, size_t bytes) {
     *p = malloc(bytes);
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-cudaError_t cudaFreeHost(void *p) { return free(p), cudaSuccess; }
+cudaError_t cudaFreeHost(void *p) {
+    return free(p), cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t) {
     now_or_later([=] { memcpy(to, from, n); });
     return cudaSuccess;
@@ -216,14 +230,30 @@ cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t) {
     now_or_later([=] { memset(p, v, n); });
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) { return *s = NULL, cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { return *e = NULL, cudaSuccess; }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) { return *ms = 1, cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) {
+    return *s = NULL, cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
+    return *e = NULL, cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
+    return *ms = 1, cudaSuccess;
+}
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
     recording = new emu_graph;
     return cudaSuccess;
@@ -241,6 +271,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t) {
     for (auto &step : e->steps) step();
     return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete g, cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return delete e, cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t g) {
+    return delete g, cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) {
+    return delete e, cudaSuccess;
+}
 }

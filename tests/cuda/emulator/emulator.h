@@ -22,7 +22,8 @@
 
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {
+    }
 };
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
@@ -36,9 +37,15 @@ struct alignas(16) float4 {
 struct alignas(8) float2 {
     float x, y;
 };
-static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+    return {x, y, z, w};
+}
+static inline float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
+static inline float2 make_float2(float x, float y) {
+    return {x, y};
+}
 
 struct emu_place {
     dim3 thread, block, block_dim, grid_dim;
@@ -56,8 +63,12 @@ void emu_warp_barrier(void);
 const char *emu_exchange(const void *value, size_t bytes);
 void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t s, const std::function<void()> &body);
 
-static inline void __syncthreads(void) { emu_block_barrier(); }
-static inline void __syncwarp(unsigned = 0xffffffffu) { emu_warp_barrier(); }
+static inline void __syncthreads(void) {
+    emu_block_barrier();
+}
+static inline void __syncwarp(unsigned = 0xffffffffu) {
+    emu_warp_barrier();
+}
 template <typename T> T emu_shuffle(T v, int lane) {
     T out;
     memcpy(&out, emu_exchange(&v, sizeof v) + 16 * (lane & 31), sizeof v);
@@ -66,8 +77,12 @@ template <typename T> T emu_shuffle(T v, int lane) {
 static inline int emu_lane(void) {
     return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 }
-template <typename T> T __shfl_xor_sync(unsigned, T v, int mask) { return emu_shuffle(v, emu_lane() ^ mask); }
-template <typename T> T __shfl_sync(unsigned, T v, int lane) { return emu_shuffle(v, lane); }
+template <typename T> T __shfl_xor_sync(unsigned, T v, int mask) {
+    return emu_shuffle(v, emu_lane() ^ mask);
+}
+template <typename T> T __shfl_sync(unsigned, T v, int lane) {
+    return emu_shuffle(v, lane);
+}
 template <typename T> T __shfl_up_sync(unsigned, T v, int delta) {
     int lane = emu_lane();
     return emu_shuffle(v, lane >= delta ? lane - delta : lane);
@@ -80,13 +95,31 @@ static inline unsigned __ballot_sync(unsigned, int p) {
     return bits;
 }
 
-static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __fadd_rn(float a, float b) { return a + b; }
-static inline float __int2float_rn(int x) { return (float)x; }
-static inline int __float2int_rn(float x) { return (int)rintf(x); }
-static inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
-static inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
-static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline float __fmul_rn(float a, float b) {
+    return a * b;
+}
+static inline float __fadd_rn(float a, float b) {
+    return a + b;
+}
+static inline float __int2float_rn(int x) {
+    return (float)x;
+}
+static inline int __float2int_rn(float x) {
+    return (int)rintf(x);
+}
+static inline float __uint_as_float(unsigned u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline unsigned __float_as_uint(float f) {
+    unsigned u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static inline int __popc(unsigned x) {
+    return __builtin_popcount(x);
+}
 static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
     unsigned char in[8];
     unsigned out = 0;
@@ -98,11 +131,21 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
     }
     return out;
 }
-template <typename T> T __ldg(const T *p) { return *p; }
-template <typename T> static inline T emu_min(T a, T b) { return a < b ? a : b; }
-template <typename T> static inline T emu_max(T a, T b) { return a > b ? a : b; }
-static inline int min(int a, int b) { return emu_min(a, b); }
-static inline int max(int a, int b) { return emu_max(a, b); }
+template <typename T> T __ldg(const T *p) {
+    return *p;
+}
+template <typename T> static inline T emu_min(T a, T b) {
+    return a < b ? a : b;
+}
+template <typename T> static inline T emu_max(T a, T b) {
+    return a > b ? a : b;
+}
+static inline int min(int a, int b) {
+    return emu_min(a, b);
+}
+static inline int max(int a, int b) {
+    return emu_max(a, b);
+}
 
 #define MF_LAUNCH(kernel, grid, block, shared, stream, params)                                                         \
     do {                                                                                                               \
