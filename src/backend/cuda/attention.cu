@@ -9,6 +9,7 @@
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
+#define AT_ONCE 4 /* cached rows that a warp has under way */
 
 /* ---- append ------------------------------------------------------------------------------------------------------ */
 
@@ -105,23 +106,32 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
 #pragma unroll
         for (int i = 0; i < 2; i++) rope[h][i] = 2 * lane + i < p.n_rope ? from[p.k_dim + 2 * lane + i] * p.scale : 0;
     }
-    for (int i = warp; i < n; i += WARPS) {
-        float k[DIMS], s[HEADS];
-        kv_values<DIMS>(k_row(seg, first + i), seg.kv_type, seg.k_cols, kv_head * p.k_dim + k_at, k_n, k);
+    const char *k_page = k_row(seg, first), *v_page = v_row(seg, first);
+    bool one_page = first / seg.block_rows == (end - 1) / seg.block_rows; /* then rows lie behind each other */
+    for (int i0 = warp * AT_ONCE; i0 < n; i0 += WARPS * AT_ONCE) {
+        float k[AT_ONCE][DIMS], pe[AT_ONCE][2];
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            s[h] = 0;
-#pragma unroll
-            for (int c = 0; c < DIMS; c++) s[h] += q[h][c] * k[c];
+        for (int u = 0; u < AT_ONCE; u++) {
+            int i = min(i0 + u, n - 1);
+            kv_values<DIMS>(one_page ? k_page + i * seg.k_bytes : k_row(seg, first + i), seg.kv_type, seg.k_cols,
+                            kv_head * p.k_dim + k_at, k_n, k[u]);
+            if (p.n_rope)
+                kv_values<2>(one_page ? v_page + i * seg.v_bytes : v_row(seg, first + i), seg.kv_type, seg.v_cols,
+                             2 * lane, min(2, p.n_rope - 2 * lane), pe[u]);
         }
-        if (p.n_rope) {
-            float pe[2];
-            kv_values<2>(v_row(seg, first + i), seg.kv_type, seg.v_cols, 2 * lane, min(2, p.n_rope - 2 * lane), pe);
 #pragma unroll
-            for (int h = 0; h < HEADS; h++) s[h] += rope[h][0] * pe[0] + rope[h][1] * pe[1];
+        for (int u = 0; u < AT_ONCE; u++) {
+            float s[HEADS];
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                s[h] = 0;
+#pragma unroll
+                for (int c = 0; c < DIMS; c++) s[h] += q[h][c] * k[u][c];
+                if (p.n_rope) s[h] += rope[h][0] * pe[u][0] + rope[h][1] * pe[u][1];
+            }
+            float sum = sums_of<HEADS>(s);
+            if (lane % (32 / HEADS) == 0 && i0 + u < n) scores[lane / (32 / HEADS)][i0 + u] = sum;
         }
-        float sum = sums_of<HEADS>(s);
-        if (lane % (32 / HEADS) == 0) scores[lane / (32 / HEADS)][i] = sum;
     }
     __syncthreads();
     for (int h = warp; h < HEADS; h += WARPS) {
@@ -138,17 +148,27 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
     for (int h = 0; h < HEADS; h++)
 #pragma unroll
         for (int c = 0; c < DIMS; c++) o[h][c] = 0;
-    for (int i = warp; i < n; i += WARPS) {
-        float v[DIMS];
-        if (p.n_rope)
-            kv_values<DIMS>(k_row(seg, first + i), seg.kv_type, seg.k_cols, k_at, v_n, v);
-        else
-            kv_values<DIMS>(v_row(seg, first + i), seg.kv_type, seg.v_cols, kv_head * p.v_dim + k_at, v_n, v);
+    for (int i0 = warp * AT_ONCE; i0 < n; i0 += WARPS * AT_ONCE) {
+        float v[AT_ONCE][DIMS];
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            float e = scores[h][i];
+        for (int u = 0; u < AT_ONCE; u++) {
+            int i = min(i0 + u, n - 1);
+            if (p.n_rope)
+                kv_values<DIMS>(one_page ? k_page + i * seg.k_bytes : k_row(seg, first + i), seg.kv_type, seg.k_cols,
+                                k_at, v_n, v[u]);
+            else
+                kv_values<DIMS>(one_page ? v_page + i * seg.v_bytes : v_row(seg, first + i), seg.kv_type, seg.v_cols,
+                                kv_head * p.v_dim + k_at, v_n, v[u]);
+        }
 #pragma unroll
-            for (int c = 0; c < DIMS; c++) o[h][c] += e * v[c];
+        for (int u = 0; u < AT_ONCE; u++) {
+            if (i0 + u >= n) continue;
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                float e = scores[h][i0 + u];
+#pragma unroll
+                for (int c = 0; c < DIMS; c++) o[h][c] += e * v[u][c];
+            }
         }
     }
     float *mix = (float *)memory;
@@ -169,24 +189,46 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
     }
 }
 
+#define WEIGHTS 512 /* shares whose weights are computed at a time */
+
 /* blockIdx: head, row. Shares in order. */
-static __global__ void merge_kernel(const __grid_constant__ mf__cu_attention p) {
+static __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ mf__cu_attention p) {
+    __shared__ float slots[32], weights[WEIGHTS];
     const mf__cu_segment &seg = p.segs.at[p.segs.of_row[p.row0 + blockIdx.y]];
-    int64_t pos = seg.pos + p.row0 + (int)blockIdx.y - seg.row0;
+    int64_t pos = seg.pos + p.row0 + (int)blockIdx.y - seg.row0, at = (int64_t)blockIdx.y * p.n_heads + blockIdx.x;
     int begin = (int)(first_of(p, pos) / MF_CU_SPLIT), end = (int)(pos / MF_CU_SPLIT) + 1, step = p.v_dim + 2;
-    const float *parts = p.parts + ((int64_t)blockIdx.y * p.n_heads + blockIdx.x) * p.n_splits * step;
-    float max = p.sinks ? p.sinks[blockIdx.x] : -FLT_MAX;
-    for (int i = begin; i < end; i++) max = fmaxf(max, parts[(int64_t)i * step + p.v_dim]);
-    float total = p.sinks ? expf(p.sinks[blockIdx.x] - max) : 0;
-    for (int i = begin; i < end; i++)
-        total += parts[(int64_t)i * step + p.v_dim + 1] * expf(parts[(int64_t)i * step + p.v_dim] - max);
-    for (int c = threadIdx.x; c < p.v_dim; c += blockDim.x) {
-        float sum = 0;
-        for (int i = begin; i < end; i++)
-            sum += parts[(int64_t)i * step + c] * expf(parts[(int64_t)i * step + p.v_dim] - max);
-        float o = sum / total;
-        if (p.gate) o *= sigmoid(p.gate[((int64_t)blockIdx.y * p.n_heads + blockIdx.x) * p.gate_step + c]);
-        p.o[((int64_t)blockIdx.y * p.n_heads + blockIdx.x) * p.v_dim + c] = o;
+    const float *parts = p.parts + at * p.n_splits * step;
+    float top = p.sinks ? p.sinks[blockIdx.x] : -FLT_MAX, total = 0, sum[2] = {0, 0};
+    for (int i = begin + threadIdx.x; i < end; i += THREADS) top = fmaxf(top, parts[(int64_t)i * step + p.v_dim]);
+    top = warp_max(top);
+    if (lane_id() == 0) slots[threadIdx.x / 32] = top;
+    __syncthreads();
+    for (int w = 0; w < WARPS; w++) top = fmaxf(top, slots[w]);
+    for (int i0 = begin; i0 < end; i0 += WEIGHTS) {
+        int n = min(WEIGHTS, end - i0);
+        __syncthreads();
+        for (int i = threadIdx.x; i < n; i += THREADS) {
+            const float *part = parts + (int64_t)(i0 + i) * step + p.v_dim;
+            weights[i] = expf(part[0] - top);
+            total += part[1] * weights[i];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            int c = threadIdx.x + k * THREADS;
+            if (c >= p.v_dim) continue;
+#pragma unroll 8
+            for (int i = 0; i < n; i++) sum[k] += parts[(int64_t)(i0 + i) * step + c] * weights[i];
+        }
+    }
+    total = block_sum(total, slots) + (p.sinks ? expf(p.sinks[blockIdx.x] - top) : 0);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int c = threadIdx.x + k * THREADS;
+        if (c >= p.v_dim) continue;
+        float o = sum[k] / total;
+        if (p.gate) o *= sigmoid(p.gate[at * p.gate_step + c]);
+        p.o[at * p.v_dim + c] = o;
     }
 }
 
@@ -210,5 +252,5 @@ extern "C" void mf__cu_attend(cudaStream_t s, const mf__cu_attention *a) {
         shared_by > 2 ? launch<8, 8>(s, *a) : launch<8, 2>(s, *a);
     else
         launch<16, 4>(s, *a);
-    MF_LAUNCH(merge_kernel, dim3(a->n_heads, a->n_rows), 128, 0, s, *a);
+    MF_LAUNCH(merge_kernel, dim3(a->n_heads, a->n_rows), THREADS, 0, s, *a);
 }

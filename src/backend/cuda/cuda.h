@@ -219,7 +219,7 @@ typedef struct mf__cu_append {
 } mf__cu_append;
 void mf__cu_kv_append(cudaStream_t s, const mf__cu_append *a);
 
-#define MF_CU_SPLIT 256 /* keys whose share of a row's attention is computed by one block */
+#define MF_CU_SPLIT 64 /* keys whose share of a row's attention is computed by one block */
 typedef struct mf__cu_attention {
     const float *q;     /* [n_rows][n_heads][k_dim] */
     const float *sinks; /* [n_heads] or NULL */

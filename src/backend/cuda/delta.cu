@@ -1,5 +1,5 @@
 /* Gated DeltaNet: convolution, normalised keys and queries, decay, the delta rule. */
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/mma.cuh"
 
 #define THREADS 256
 #define MAX_KERNEL 8
@@ -109,78 +109,122 @@ extern "C" void mf__cu_decay_beta(cudaStream_t s, const float *a, const float *b
 
 /* S [v_dim][k_dim] of a head:  S <- decay S;  d = beta (v - S k);  S <- S + d k^T;  o = S q.
  *
- * Eight threads hold a row of S, thread l the columns l, l + 8, ...; a block has 32 rows of one head and goes through
- * all steps of a segment with them. Keys and queries of STEPS steps come through shared memory; the next ones are under
- * way meanwhile. */
-#define STEPS 8
-#define DELTA_ROWS 32
+ * Eight threads hold a row of S, thread l the columns 4 l ... + 3, 4 (l + 8) ... + 3, and so on; a block has DELTA_ROWS
+ * rows of one head and goes through all steps of a segment with them. Queries, keys, values and gates of STEPS steps
+ * lie in shared memory while the next ones are under way. QUADS: fours of columns in a thread; k_dim is QUADS * 32 or
+ * less. */
+#define STEPS 16
+#define DELTA_THREADS 128
+#define DELTA_ROWS (DELTA_THREADS / 8)
 
-template <int COLS>
-static __global__ void __launch_bounds__(THREADS) delta_kernel(const __grid_constant__ mf__cu_delta p) {
-    MF_SHARED(memory); /* [STEPS][2][k_dim], then [STEPS][DELTA_ROWS], then [STEPS][2] */
+template <int QUADS> struct delta_tile {
+    float q[STEPS][QUADS * 32], k[STEPS][QUADS * 32], v[STEPS][DELTA_ROWS], decay[STEPS], beta[STEPS];
+};
+
+/* Asks for the steps from t0 on; columns behind k_dim are zeros. */
+template <int QUADS>
+static __device__ __forceinline__ void fetch_steps(const mf__cu_delta &p, const mf__cu_segment *seg, int t0,
+                                                   delta_tile<QUADS> *to) {
+    const int cols = QUADS * 32;
+    int head = blockIdx.y, n = min(STEPS, seg->n_rows - t0), k_dim = p.k_dim;
+    int64_t keys = (int64_t)p.n_k_heads * k_dim, q_at = (int64_t)(head / (p.n_v_heads / p.n_k_heads)) * k_dim;
+    int64_t v_at = 2 * keys + (int64_t)head * p.v_dim + blockIdx.x * DELTA_ROWS;
+    for (int i = threadIdx.x; i < n * cols; i += DELTA_THREADS) {
+        int t = i / cols, c = i % cols;
+        const float *x = p.qkv + (int64_t)(seg->row0 + t0 + t) * p.n_cols + q_at + min(c, k_dim - 1);
+        copy_async4(&to->q[t][c], x, c < k_dim);
+        copy_async4(&to->k[t][c], x + keys, c < k_dim);
+    }
+    for (int i = threadIdx.x; i < n * DELTA_ROWS; i += DELTA_THREADS) {
+        int t = i / DELTA_ROWS, r = i % DELTA_ROWS;
+        bool mine = blockIdx.x * DELTA_ROWS + r < (unsigned)p.v_dim;
+        copy_async4(&to->v[t][r], p.qkv + (int64_t)(seg->row0 + t0 + t) * p.n_cols + v_at + (mine ? r : 0), mine);
+    }
+    for (int i = threadIdx.x; i < n; i += DELTA_THREADS) {
+        int64_t at = (int64_t)(seg->row0 + t0 + i) * p.n_v_heads + head;
+        copy_async4(&to->decay[i], p.decay + at, true);
+        copy_async4(&to->beta[i], p.beta + at, true);
+    }
+    copy_commit();
+}
+
+static __device__ __forceinline__ float dot_quad(float4 a, float4 b, float acc) {
+    return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, acc))));
+}
+
+template <int QUADS>
+static __global__ void __launch_bounds__(DELTA_THREADS) delta_kernel(const __grid_constant__ mf__cu_delta p) {
+    MF_SHARED(memory);
+    delta_tile<QUADS> *tiles = (delta_tile<QUADS> *)memory; /* [2] */
     const mf__cu_segment *seg = &p.segs.at[blockIdx.z];
-    int head = blockIdx.y, k_dim = p.k_dim, lane = threadIdx.x % 8, row = blockIdx.x * DELTA_ROWS + threadIdx.x / 8;
-    float *qk = (float *)memory, *vs = qk + STEPS * 2 * k_dim, *gates = vs + STEPS * DELTA_ROWS;
+    int head = blockIdx.y, lane = threadIdx.x % 8, i = threadIdx.x / 8, row = blockIdx.x * DELTA_ROWS + i;
     bool mine = row < p.v_dim;
-    int64_t keys = (int64_t)p.n_k_heads * k_dim, at = ((int64_t)head * p.v_dim + (mine ? row : 0)) * k_dim;
-    int64_t q_at = (int64_t)(head / (p.n_v_heads / p.n_k_heads)) * k_dim, v_at = 2 * keys + (int64_t)head * p.v_dim;
-    float S[COLS];
+    int64_t at = ((int64_t)head * p.v_dim + (mine ? row : 0)) * p.k_dim;
+    float4 S[QUADS];
 #pragma unroll
-    for (int j = 0; j < COLS; j++) {
-        int c = lane + 8 * j;
-        S[j] = mine && c < k_dim ? seg->delta_in[at + c] : 0;
+    for (int j = 0; j < QUADS; j++) {
+        float v[4];
+        for (int e = 0; e < 4; e++) {
+            int c = 4 * (lane + 8 * j) + e;
+            v[e] = mine && c < p.k_dim ? seg->delta_in[at + c] : 0;
+        }
+        S[j] = make_float4(v[0], v[1], v[2], v[3]);
     }
-    for (int t0 = 0; t0 < seg->n_rows; t0 += STEPS) {
+    fetch_steps<QUADS>(p, seg, 0, &tiles[0]);
+    for (int t0 = 0, now = 0; t0 < seg->n_rows; t0 += STEPS, now ^= 1) {
         int n = min(STEPS, seg->n_rows - t0);
+        copy_wait<0>();
         __syncthreads();
-        for (int i = threadIdx.x; i < n * 2 * k_dim; i += THREADS) {
-            int t = i / (2 * k_dim), c = i % (2 * k_dim);
-            const float *x = p.qkv + (int64_t)(seg->row0 + t0 + t) * p.n_cols;
-            qk[i] = c < k_dim ? x[q_at + c] : x[keys + q_at + c - k_dim];
-        }
-        for (int i = threadIdx.x; i < n * DELTA_ROWS; i += THREADS) {
-            int t = i / DELTA_ROWS, r = blockIdx.x * DELTA_ROWS + i % DELTA_ROWS;
-            vs[i] = r < p.v_dim ? p.qkv[(int64_t)(seg->row0 + t0 + t) * p.n_cols + v_at + r] : 0;
-        }
-        for (int i = threadIdx.x; i < 2 * n; i += THREADS)
-            gates[i] = (i % 2 ? p.beta : p.decay)[(int64_t)(seg->row0 + t0 + i / 2) * p.n_v_heads + head];
-        __syncthreads();
-        for (int t = 0; t < n; t++) {
-            const float *q = qk + t * 2 * k_dim, *k = q + k_dim;
-            float decay = gates[2 * t], predicted[2] = {0, 0}, read[2] = {0, 0};
+        if (t0 + STEPS < seg->n_rows) fetch_steps<QUADS>(p, seg, t0 + STEPS, &tiles[now ^ 1]);
+        const delta_tile<QUADS> *tile = &tiles[now];
+        float o[STEPS / 8]; /* of steps lane, lane + 8 */
 #pragma unroll
-            for (int j = 0; j < COLS; j++) {
-                int c = lane + 8 * j;
-                S[j] *= decay;
-                if (c < k_dim) predicted[j & 1] += S[j] * k[c];
-            }
+        for (int t = 0; t < STEPS; t++) {
+            if (t >= n) break;
+            const float4 *k = (const float4 *)tile->k[t], *q = (const float4 *)tile->q[t];
+            float decay = tile->decay[t], predicted[2] = {0, 0}, read[2] = {0, 0};
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) predicted[j & 1] = dot_quad(S[j], k[lane + 8 * j], predicted[j & 1]);
             float sum = lanes_sum(predicted[0] + predicted[1], 8);
-            float d = gates[2 * t + 1] * (vs[t * DELTA_ROWS + threadIdx.x / 8] - sum);
+            float d = tile->beta[t] * (tile->v[t][i] - decay * sum);
 #pragma unroll
-            for (int j = 0; j < COLS; j++) {
-                int c = lane + 8 * j;
-                if (c >= k_dim) continue;
-                S[j] += d * k[c];
-                read[j & 1] += S[j] * q[c];
+            for (int j = 0; j < QUADS; j++) {
+                float4 kj = k[lane + 8 * j];
+                S[j].x = fmaf(d, kj.x, decay * S[j].x);
+                S[j].y = fmaf(d, kj.y, decay * S[j].y);
+                S[j].z = fmaf(d, kj.z, decay * S[j].z);
+                S[j].w = fmaf(d, kj.w, decay * S[j].w);
+                read[j & 1] = dot_quad(S[j], q[lane + 8 * j], read[j & 1]);
             }
-            float o = lanes_sum(read[0] + read[1], 8);
-            if (mine && lane == 0) p.o[((int64_t)(seg->row0 + t0 + t) * p.n_v_heads + head) * p.v_dim + row] = o;
+            float all = lanes_sum(read[0] + read[1], 8);
+            if (t % 8 == lane) o[t / 8] = all;
+        }
+#pragma unroll
+        for (int k = 0; k < STEPS / 8; k++) {
+            int t = lane + 8 * k;
+            if (mine && t < n) p.o[((int64_t)(seg->row0 + t0 + t) * p.n_v_heads + head) * p.v_dim + row] = o[k];
         }
     }
 #pragma unroll
-    for (int j = 0; j < COLS; j++) {
-        int c = lane + 8 * j;
-        if (mine && c < k_dim) seg->delta_out[at + c] = S[j];
+    for (int j = 0; j < QUADS; j++) {
+        float v[4] = {S[j].x, S[j].y, S[j].z, S[j].w};
+        for (int e = 0; e < 4; e++) {
+            int c = 4 * (lane + 8 * j) + e;
+            if (mine && c < p.k_dim) seg->delta_out[at + c] = v[e];
+        }
     }
 }
 
+template <int QUADS> static void launch_delta(cudaStream_t s, const mf__cu_delta &d) {
+    dim3 grid(ceil_div(d.v_dim, DELTA_ROWS), d.n_v_heads, d.segs.n);
+    MF_LAUNCH((delta_kernel<QUADS>), grid, DELTA_THREADS, 2 * sizeof(delta_tile<QUADS>), s, d);
+}
+
 extern "C" void mf__cu_delta_net(cudaStream_t s, const mf__cu_delta *d) {
-    dim3 grid(ceil_div(d->v_dim, DELTA_ROWS), d->n_v_heads, d->segs.n);
-    size_t shared = (size_t)STEPS * (2 * d->k_dim + DELTA_ROWS + 2) * 4;
     if (d->k_dim <= 32)
-        MF_LAUNCH((delta_kernel<4>), grid, THREADS, shared, s, *d);
+        launch_delta<1>(s, *d);
     else if (d->k_dim <= 128)
-        MF_LAUNCH((delta_kernel<16>), grid, THREADS, shared, s, *d);
+        launch_delta<4>(s, *d);
     else
-        MF_LAUNCH((delta_kernel<32>), grid, THREADS, shared, s, *d);
+        launch_delta<8>(s, *d);
 }

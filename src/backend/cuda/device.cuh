@@ -26,6 +26,12 @@ static __device__ __forceinline__ int dot4(int acc, uint32_t a, uint32_t b, bool
         asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(acc));
     return r;
 }
+static __device__ __forceinline__ uint32_t max_of_warp(uint32_t v) {
+    return __reduce_max_sync(0xffffffffu, v);
+}
+static __device__ __forceinline__ uint32_t min_of_warp(uint32_t v) {
+    return __reduce_min_sync(0xffffffffu, v);
+}
 static __device__ __forceinline__ float from_f16(uint16_t h) {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
@@ -49,6 +55,16 @@ static inline int dot4(int acc, uint32_t a, uint32_t b, bool is_signed) {
         acc += x * (int8_t)(b >> 8 * i);
     }
     return acc;
+}
+static inline uint32_t max_of_warp(uint32_t v) {
+    for (int d = 16; d > 0; d /= 2) {
+        uint32_t o = __shfl_xor_sync(0xffffffffu, v, d);
+        v = o > v ? o : v;
+    }
+    return v;
+}
+static inline uint32_t min_of_warp(uint32_t v) {
+    return ~max_of_warp(~v);
 }
 static inline float from_f16(uint16_t h) {
     return mf__f16_to_f32(h);

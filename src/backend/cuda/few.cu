@@ -1,10 +1,10 @@
 /* Products of a few rows: all matrices that read the same input in one launch. Every block prepares the input for
- * itself (a norm, a gate, rounding: a few kilobytes), then its warps walk along rows of W. */
+ * itself (a norm, a gate, rounding: a few kilobytes), then its warps walk along rows of W. Codes of 4 and 8 bits are
+ * under way before the input is there. */
 #include "backend/cuda/dots.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
-#define R 4 /* rows that a thread reads at once */
 
 struct few_params {
     mf__cu_input in;
@@ -22,23 +22,16 @@ static __device__ __forceinline__ void put(const mf__cu_job &j, int64_t t, int r
     j.y[at] = v;
 }
 
-template <int WIDTH, int NT>
-static __device__ __forceinline__ void int8_step(const mf__cu_job &j, int step, const shared_rows &x, int t0, int n) {
-    int lanes = lanes_of_row(j.w.n_cols), side = 32 / lanes; /* rows beside each other in the warp */
-    int row0 = step * R * side + lane_id() / lanes;          /* then row0 + side, ... */
-    code_rows<R> rows;
-    float acc[R][NT];
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        int64_t row = min(row0 + r * side, j.w.n_rows - 1), scale_bytes = j.w.scale_type == MF_CU_F32 ? 4 : 2;
-        if (WIDTH == 0) scale_bytes = 1;
-        rows.codes[r] = j.w.data + row * j.w.row_bytes;
-        rows.scales[r] = j.w.scales + row * j.w.n_groups * scale_bytes;
-        rows.biases[r] = j.w.biases ? j.w.biases + row * j.w.n_groups * scale_bytes : 0;
-#pragma unroll
-        for (int t = 0; t < NT; t++) acc[r][t] = 0;
-    }
-    dots_int8<WIDTH, NT, R>(j.w, rows, x, lane_id() % lanes, lanes, acc);
+static __device__ __forceinline__ int job_of(const few_params &p, int step) {
+    int j = 0;
+    while (step >= p.first[j + 1]) j++;
+    return j;
+}
+
+/* A step's sums to memory, by the first of the lanes that share a row. */
+template <int NT, int R>
+static __device__ __forceinline__ void put_rows(const mf__cu_job &j, int row0, int side, int lanes, int t0, int n,
+                                                float (*acc)[NT]) {
     if (lane_id() % lanes) return;
 #pragma unroll
     for (int r = 0; r < R; r++)
@@ -59,8 +52,30 @@ static __device__ __forceinline__ void f32_step(const mf__cu_job &j, int row, co
         if (t < n) put(j, t0 + t, row, acc[t]);
 }
 
-template <int WIDTH, int NT>
-static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_constant__ few_params p) {
+/* ---- any codes --------------------------------------------------------------------------------------------------- */
+
+template <int WIDTH, int NT, int R>
+static __device__ __forceinline__ void int8_step(const mf__cu_job &j, int step, const shared_rows &x, int t0, int n) {
+    int lanes = lanes_of_row(j.w.n_cols), side = 32 / lanes; /* rows beside each other in the warp */
+    int row0 = step * R * side + lane_id() / lanes;          /* then row0 + side, ... */
+    code_rows<R> rows;
+    float acc[R][NT];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        int64_t row = min(row0 + r * side, j.w.n_rows - 1), scale_bytes = j.w.scale_type == MF_CU_F32 ? 4 : 2;
+        if (WIDTH == 0) scale_bytes = 1;
+        rows.codes[r] = j.w.data + row * j.w.row_bytes;
+        rows.scales[r] = j.w.scales + row * j.w.n_groups * scale_bytes;
+        rows.biases[r] = j.w.biases ? j.w.biases + row * j.w.n_groups * scale_bytes : 0;
+#pragma unroll
+        for (int t = 0; t < NT; t++) acc[r][t] = 0;
+    }
+    dots_int8<WIDTH, NT, R>(j.w, rows, x, lane_id() % lanes, lanes, acc);
+    put_rows<NT, R>(j, row0, side, lanes, t0, n, acc);
+}
+
+template <int WIDTH, int NT, int R>
+static __global__ void __launch_bounds__(THREADS) any_kernel(const __grid_constant__ few_params p) {
     __shared__ float slots[32];
     MF_SHARED(memory);
     shared_rows x;
@@ -68,56 +83,164 @@ static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_consta
     int t0 = blockIdx.y * NT, n = min(NT, p.in.n - t0);
     fill_rows(p.in, t0, n, x, blockIdx.x == 0, slots);
     for (int step = blockIdx.x * WARPS + threadIdx.x / 32; step < p.first[p.n_jobs]; step += gridDim.x * WARPS) {
-        int j = 0;
-        while (step >= p.first[j + 1]) j++;
+        int j = job_of(p, step);
         if (p.is_int8[j])
-            int8_step<WIDTH, NT>(p.jobs[j], step - p.first[j], x, t0, n);
+            int8_step<WIDTH, NT, R>(p.jobs[j], step - p.first[j], x, t0, n);
         else
             f32_step<NT>(p.jobs[j], step - p.first[j], x, t0, n);
     }
 }
 
+/* ---- codes of 4 and 8 bits --------------------------------------------------------------------------------------- */
+
+/* Where a warp is: granule number `turn` of its row's lanes, of a step; steps of f32 products are passed over. */
+struct cursor {
+    int step, turn;
+};
+
+template <int WIDTH, int NT, int R>
+static __global__ void __launch_bounds__(THREADS) ring_kernel(const __grid_constant__ few_params p) {
+    __shared__ float slots[32];
+    MF_SHARED(memory);
+    ring_slot<WIDTH, R> *ring = (ring_slot<WIDTH, R> *)memory + threadIdx.x / 32 * RING;
+    shared_rows x;
+    lay_rows(memory + WARPS * RING * sizeof *ring, NT, p.in.n_cols, p.planes, p.floats, &x);
+    int t0 = blockIdx.y * NT, n = min(NT, p.in.n - t0), total = p.first[p.n_jobs], stride = gridDim.x * WARPS;
+    int lanes = lanes_of_row(p.in.n_cols), side = 32 / lanes, lane = lane_id() % lanes, beside = lane_id() / lanes;
+    int granules = p.in.n_cols / MF_CU_GRANULE, turns = (granules + lanes - 1) / lanes;
+    cursor ask = {(int)(blockIdx.x * WARPS + threadIdx.x / 32), 0};
+    while (ask.step < total && !p.is_int8[job_of(p, ask.step)]) ask.step += stride;
+    auto ask_next = [&](int slot) {
+        if (ask.step < total) {
+            int k = job_of(p, ask.step);
+            const mf__cu_job &j = p.jobs[k];
+            int g = lane + ask.turn * lanes, row0 = (ask.step - p.first[k]) * R * side + beside;
+            if (g < granules)
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    int64_t row = min(row0 + r * side, j.w.n_rows - 1), at = row * j.w.n_groups * 2;
+                    ring_ask<WIDTH, R>(j.w, j.w.data + row * j.w.row_bytes, j.w.scales + at, j.w.biases + at, g, r,
+                                       &ring[slot]);
+                }
+            if (++ask.turn == turns) {
+                ask.turn = 0;
+                do ask.step += stride;
+                while (ask.step < total && !p.is_int8[job_of(p, ask.step)]);
+            }
+        }
+        copy_commit();
+    };
+    for (int i = 0; i < RING; i++) ask_next(i);
+    fill_rows(p.in, t0, n, x, blockIdx.x == 0, slots);
+    int slot = 0;
+    for (int step = blockIdx.x * WARPS + threadIdx.x / 32; step < total; step += stride) {
+        int k = job_of(p, step);
+        const mf__cu_job &j = p.jobs[k];
+        if (!p.is_int8[k]) {
+            f32_step<NT>(j, step - p.first[k], x, t0, n);
+            continue;
+        }
+        float acc[R][NT];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int t = 0; t < NT; t++) acc[r][t] = 0;
+        for (int turn = 0; turn < turns; turn++) {
+            int g = lane + turn * lanes;
+            copy_wait<RING - 1>();
+            if (g < granules) ring_dots<WIDTH, NT, R, false>(j.w, &ring[slot], x, g, acc);
+            ask_next(slot);
+            slot = (slot + 1) % RING;
+        }
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int t = 0; t < NT; t++) acc[r][t] = lanes_sum(acc[r][t], lanes);
+        put_rows<NT, R>(j, (step - p.first[k]) * R * side + beside, side, lanes, t0, n, acc);
+    }
+    copy_wait<0>();
+}
+
+/* ---- launching --------------------------------------------------------------------------------------------------- */
+
 extern "C" bool mf__cu_is_int8(const mf__cu_matrix *w, bool exact) {
     return !exact && (w->type == MF_CU_AFFINE || w->type == MF_CU_MXFP4);
 }
 
-template <int WIDTH, int NT> static void launch(cudaStream_t s, const few_params &p, size_t shared) {
-    unsigned blocks = ceil_div(p.first[p.n_jobs], WARPS), most = 132 * 4;
-    MF_LAUNCH((few_kernel<WIDTH, NT>), dim3(blocks < most ? blocks : most, ceil_div(p.in.n, NT)), THREADS, shared, s,
+#define MOST_BLOCKS (132 * 2)
+
+/* Steps of R rows each. */
+static void count_steps(few_params *p, int rows) {
+    int side = 32 / lanes_of_row(p->in.n_cols);
+    for (int i = 0; i < p->n_jobs; i++)
+        p->first[i + 1] =
+            p->first[i] + (p->is_int8[i] ? (int)ceil_div(p->jobs[i].w.n_rows, rows * side) : p->jobs[i].w.n_rows);
+}
+
+template <int WIDTH, int NT, int R> static void launch_any(cudaStream_t s, few_params &p, size_t shared) {
+    count_steps(&p, R);
+    unsigned blocks = ceil_div(p.first[p.n_jobs], WARPS), most = 2 * MOST_BLOCKS;
+    MF_LAUNCH((any_kernel<WIDTH, NT, R>), dim3(blocks < most ? blocks : most, ceil_div(p.in.n, NT)), THREADS, shared, s,
               p);
 }
 
-template <int WIDTH> static void launch_width(cudaStream_t s, const few_params &p) {
-    shared_rows x;
-    size_t one = lay_rows(0, 1, p.in.n_cols, p.planes, p.floats, &x), most = 160 << 10;
-    if (p.in.n >= 5 && 8 * one <= most)
-        launch<WIDTH, 8>(s, p, 8 * one);
-    else if (p.in.n >= 2 && 4 * one <= most)
-        launch<WIDTH, 4>(s, p, 4 * one);
+template <int WIDTH, int NT, int R> static void launch_ring(cudaStream_t s, few_params &p, size_t shared) {
+    count_steps(&p, R);
+    unsigned blocks = ceil_div(p.first[p.n_jobs], WARPS), most = MOST_BLOCKS;
+    shared += WARPS * RING * sizeof(ring_slot<WIDTH, R>);
+    MF_LAUNCH((ring_kernel<WIDTH, NT, R>), dim3(blocks < most ? blocks : most, ceil_div(p.in.n, NT)), THREADS, shared,
+              s, p);
+}
+
+/* Few rows of W are shared out over all processors one by one. */
+template <int WIDTH> static void launch_few(cudaStream_t s, few_params &p, size_t one) {
+    int64_t rows = 0;
+    for (int i = 0; i < p.n_jobs; i++) rows += p.jobs[i].w.n_rows;
+    bool small = rows < 6144 * (32 / lanes_of_row(p.in.n_cols));
+    if (p.in.n >= 5 && 8 * one <= 96 << 10)
+        launch_ring<WIDTH, 8, 2>(s, p, 8 * one);
+    else if (p.in.n >= 2 && 4 * one <= 96 << 10)
+        launch_ring<WIDTH, 4, 2>(s, p, 4 * one);
+    else if (small)
+        launch_ring<WIDTH, 1, 1>(s, p, one);
     else
-        launch<WIDTH, 1>(s, p, one);
+        launch_ring<WIDTH, 1, 4>(s, p, one);
+}
+
+template <int WIDTH> static void launch_width(cudaStream_t s, few_params &p, size_t one) {
+    size_t most = 160 << 10;
+    if (p.in.n >= 5 && 8 * one <= most)
+        launch_any<WIDTH, 8, 2>(s, p, 8 * one);
+    else if (p.in.n >= 2 && 4 * one <= most)
+        launch_any<WIDTH, 4, 2>(s, p, 4 * one);
+    else
+        launch_any<WIDTH, 1, 2>(s, p, one);
 }
 
 extern "C" void mf__cu_few(cudaStream_t s, const mf__cu_input *in, const mf__cu_job *jobs, int n_jobs, bool exact) {
     few_params p = {};
-    int width = 4, side = 32 / lanes_of_row(in->n_cols);
+    shared_rows x;
+    int width = 4;
+    bool ring = true;
     p.in = *in;
     p.n_jobs = n_jobs;
     for (int i = 0; i < n_jobs; i++) {
         p.jobs[i] = jobs[i];
         p.is_int8[i] = mf__cu_is_int8(&jobs[i].w, exact);
         if (p.is_int8[i]) width = jobs[i].w.type == MF_CU_MXFP4 ? 0 : jobs[i].w.bits;
+        if (p.is_int8[i]) ring = ring && ring_fits(&jobs[i].w);
         p.planes |= p.is_int8[i];
         p.floats |= !p.is_int8[i];
-        p.first[i + 1] = p.first[i] + (p.is_int8[i] ? (int)ceil_div(jobs[i].w.n_rows, R * side) : jobs[i].w.n_rows);
     }
+    size_t one = (lay_rows(0, 1, in->n_cols, p.planes, p.floats, &x) + 15) / 16 * 16;
+    ring = ring && p.planes && one <= 96 << 10;
     switch (width) {
-    case 0: launch_width<0>(s, p); break;
-    case 2: launch_width<2>(s, p); break;
-    case 3: launch_width<3>(s, p); break;
-    case 5: launch_width<5>(s, p); break;
-    case 6: launch_width<6>(s, p); break;
-    case 8: launch_width<8>(s, p); break;
-    default: launch_width<4>(s, p);
+    case 0: launch_width<0>(s, p, one); break;
+    case 2: launch_width<2>(s, p, one); break;
+    case 3: launch_width<3>(s, p, one); break;
+    case 5: launch_width<5>(s, p, one); break;
+    case 6: launch_width<6>(s, p, one); break;
+    case 8: ring ? launch_few<8>(s, p, one) : launch_width<8>(s, p, one); break;
+    default: ring ? launch_few<4>(s, p, one) : launch_width<4>(s, p, one);
     }
 }

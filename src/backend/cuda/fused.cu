@@ -8,6 +8,7 @@
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
+#define UP_RING 2 /* granules under way */
 
 static __device__ __forceinline__ mf__cu_matrix part_of(const mf__cu_matrix &m, const char *blob) {
     mf__cu_matrix w = m;
@@ -27,18 +28,21 @@ static __device__ __forceinline__ void set_row(const mf__cu_matrix &w, int64_t r
 
 /* ---- route, gate and up ------------------------------------------------------------------------------------------ */
 
-/* blockIdx: rows of W, slot, row. Every block chooses the row's experts for itself; the first of a row says which. */
+/* blockIdx: rows of W, slot, row. Every block chooses the row's experts for itself; the first of a row says which. Then
+ * the codes are under way while the row is rounded. */
 template <int WIDTH>
 static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_constant__ mf__cu_moe p) {
     __shared__ int chosen[MF_CU_MAX_TOPK];
     MF_SHARED(memory);
     const mf__cu_experts &e = p.e;
+    ring_slot<WIDTH, 4> *ring = (ring_slot<WIDTH, 4> *)memory + threadIdx.x / 32 * UP_RING;
     shared_rows x;
     int64_t row = blockIdx.z, pair = row * e.top_k + blockIdx.y;
-    size_t at = (lay_rows(memory, 1, e.hidden, true, false, &x) + 15) / 16 * 16;
+    char *at = memory + WARPS * UP_RING * sizeof *ring;
+    size_t used = (lay_rows(at, 1, e.hidden, true, false, &x) + 15) / 16 * 16;
     if (threadIdx.x < 32) {
         int id;
-        float share = route_row(p.route, row, (float *)(memory + at), &id);
+        float share = route_row(p.route, row, (float *)(at + used), &id);
         if (lane_id() < e.top_k) {
             chosen[lane_id()] = id;
             if (blockIdx.x == 0 && blockIdx.y == 0) {
@@ -47,99 +51,110 @@ static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_c
             }
         }
     }
+    __syncthreads();
+    const char *blob = e.bank.table[chosen[blockIdx.y]];
+    mf__cu_matrix gate = part_of(e.bank.gate, blob), up = part_of(e.bank.up, blob);
+    int warp = blockIdx.x * WARPS + threadIdx.x / 32, n_warps = gridDim.x * WARPS;
+    int lanes = lanes_of_row(e.hidden), side = 32 / lanes, lane = lane_id() % lanes, beside = lane_id() / lanes;
+    int granules = e.hidden / MF_CU_GRANULE, turns = (granules + lanes - 1) / lanes;
+    int ask_row = warp * 2 * side, ask_turn = 0;
+    auto ask_next = [&](int slot) {
+        int g = lane + ask_turn * lanes;
+        if (ask_row < e.inner && g < granules)
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                int64_t w = min(ask_row + beside + (r & 1) * side, e.inner - 1), off = w * gate.n_groups * 2;
+                const mf__cu_matrix &m = r < 2 ? gate : up;
+                ring_ask<WIDTH, 4>(m, m.data + w * m.row_bytes, m.scales + off, m.biases + off, g, r, &ring[slot]);
+            }
+        if (++ask_turn == turns) ask_turn = 0, ask_row += n_warps * 2 * side;
+        copy_commit();
+    };
+    for (int i = 0; i < UP_RING; i++) ask_next(i);
     mf__cu_input in = {};
     in.x = e.x;
     in.n_cols = e.hidden;
     fill_rows(in, (int)row, 1, x, false, 0);
-    const char *blob = e.bank.table[chosen[blockIdx.y]];
-    mf__cu_matrix gate = part_of(e.bank.gate, blob), up = part_of(e.bank.up, blob);
     const float *b_gate = e.bank.b_gate < 0 ? 0 : (const float *)(blob + e.bank.b_gate);
     const float *b_up = e.bank.b_up < 0 ? 0 : (const float *)(blob + e.bank.b_up);
-    int warp = blockIdx.x * WARPS + threadIdx.x / 32, n_warps = gridDim.x * WARPS;
-    int lanes = lanes_of_row(e.hidden), side = 32 / lanes;
-    for (int row0 = warp * 2 * side + lane_id() / lanes; row0 - lane_id() / lanes < e.inner;
-         row0 += n_warps * 2 * side) {
-        code_rows<4> rows;
+    int slot = 0;
+    for (int row0 = warp * 2 * side; row0 < e.inner; row0 += n_warps * 2 * side) {
         float acc[4][1] = {{0}, {0}, {0}, {0}};
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int w = min(row0 + r * side, e.inner - 1);
-            set_row<WIDTH, 4>(gate, w, r, &rows);
-            set_row<WIDTH, 4>(up, w, 2 + r, &rows);
+        for (int turn = 0; turn < turns; turn++) {
+            int g = lane + turn * lanes;
+            copy_wait<UP_RING - 1>();
+            if (g < granules) ring_dots<WIDTH, 1, 4, false>(gate, &ring[slot], x, g, acc);
+            ask_next(slot);
+            slot = (slot + 1) % UP_RING;
         }
-        dots_int8<WIDTH, 1, 4>(gate, rows, x, lane_id() % lanes, lanes, acc);
+#pragma unroll
+        for (int r = 0; r < 4; r++) acc[r][0] = lanes_sum(acc[r][0], lanes);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int w = row0 + r * side;
-            if (lane_id() % lanes || w >= e.inner) continue;
+            int w = row0 + beside + r * side;
+            if (lane || w >= e.inner) continue;
             float g = acc[r][0], u = acc[2 + r][0];
             if (b_gate) g += b_gate[w];
             if (b_up) u += b_up[w];
             p.act[pair * e.inner + w] = glu_one(e.glu, g, u);
         }
     }
+    copy_wait<0>();
 }
 
 /* ---- down, shared, combine --------------------------------------------------------------------------------------- */
 
-/* sums[r] = rows[r] . x row r, over the lanes of a row */
-template <int WIDTH, int R>
-static __device__ __forceinline__ void dots_each(const mf__cu_matrix &m, const code_rows<R> &rows, const shared_rows &x,
-                                                 int t0, int lane, int lanes, float *sums) {
-    const int words = granule<WIDTH>::words;
-    int shift = m.group == 32 ? 0 : m.group == 64 ? 1 : 2;
-#pragma unroll
-    for (int r = 0; r < R; r++) sums[r] = 0;
-    for (int g = lane; g < x.granules; g += lanes) {
-        uint32_t w[R][words];
-        float s[R], b[R];
-#pragma unroll
-        for (int r = 0; r < R; r++) load_granule<WIDTH>(rows.codes[r] + (int64_t)g * words * 4, m.wide, w[r]);
-#pragma unroll
-        for (int r = 0; r < R; r++) granule_scale<WIDTH>(m, rows.scales[r], rows.biases[r], g >> shift, &s[r], &b[r]);
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            int high = 0, low = 0;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                uint4 q = x.q[(t0 + r) * x.units + turned(4 * g + j)];
-                uint32_t even, odd;
-                unit_codes<WIDTH>(w[r], j, &even, &odd);
-                high = dot4(dot4(high, even, q.x, WIDTH == 0), odd, q.y, WIDTH == 0);
-                low = dot4(dot4(low, even, q.z, WIDTH == 0), odd, q.w, WIDTH == 0);
-            }
-            float scale = x.scale[(t0 + r) * x.blocks + g / (MF_CU_BLOCK / MF_CU_GRANULE)];
-            float sum = x.sum[(t0 + r) * x.granules + g], dot = __int2float_rn((high << LOW_BITS) + low);
-            sums[r] = fmaf(scale, fmaf(s[r], dot, b[r] * sum), sums[r]);
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < R; r++) sums[r] = lanes_sum(sums[r], lanes);
-}
+#define SLOTS 8 /* experts whose rows are under way at once */
 
-#define SLOTS 4 /* experts whose rows are read at once */
-
-/* blockIdx: rows of W, row. SHARED: bits of the shared expert, 0 where there is none. */
+/* blockIdx: rows of W, row. SHARED: bits of the shared expert, 0 where there is none. Lanes share a row of W as in
+ * few.cu; the first granules are asked for before the activations are rounded. */
 template <int WIDTH, int SHARED>
 static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_constant__ mf__cu_moe p) {
     __shared__ const char *blobs[MF_CU_MAX_TOPK];
     __shared__ float shares[MF_CU_MAX_TOPK];
     MF_SHARED(memory);
+    const int OWN = SHARED ? SHARED : 4;
     const mf__cu_experts &e = p.e;
+    ring_slot<WIDTH, SLOTS> *ring = (ring_slot<WIDTH, SLOTS> *)memory + threadIdx.x / 32;
+    ring_slot<OWN, 1> *own_ring = (ring_slot<OWN, 1> *)(memory + WARPS * sizeof *ring) + threadIdx.x / 32;
+    char *at = memory + WARPS * (sizeof *ring + sizeof *own_ring);
     shared_rows x, own;
     int64_t row = blockIdx.y;
-    size_t at = (lay_rows(memory, e.top_k, e.inner, true, false, &x) + 15) / 16 * 16;
+    size_t used = (lay_rows(at, e.top_k, e.inner, true, false, &x) + 15) / 16 * 16;
     if ((int)threadIdx.x < e.top_k) {
         blobs[threadIdx.x] = e.bank.table[p.route.ids[row * e.top_k + threadIdx.x]];
         shares[threadIdx.x] = p.route.shares[row * e.top_k + threadIdx.x];
     }
+    __syncthreads();
+    int lanes = lanes_of_row(e.inner), side = 32 / lanes, lane = lane_id() % lanes;
+    int out = (blockIdx.x * WARPS + threadIdx.x / 32) * side + lane_id() / lanes, w = min(out, e.hidden - 1);
+    int granules = e.inner / MF_CU_GRANULE, turns = (granules + lanes - 1) / lanes;
+    auto ask = [&](int k0, int turn) { /* the experts of slots k0 ... */
+                                       int g = lane + turn * lanes;
+                                       if (g < granules)
+#pragma unroll
+                                           for (int r = 0; r < SLOTS; r++) {
+                                               if (k0 + r >= e.top_k) continue;
+                                               const mf__cu_matrix m = part_of(e.bank.down, blobs[k0 + r]);
+                                               int64_t off = (int64_t)w * m.n_groups * 2;
+                                               ring_ask<WIDTH, SLOTS>(m, m.data + w * m.row_bytes, m.scales + off,
+                                                                      m.biases + off, g, r, ring);
+                                           }
+                                       copy_commit();
+    };
+    if (SHARED && lane < p.shared.n_cols / MF_CU_GRANULE) {
+        int64_t off = (int64_t)w * p.shared.n_groups * 2;
+        ring_ask<OWN, 1>(p.shared, p.shared.data + w * p.shared.row_bytes, p.shared.scales + off, p.shared.biases + off,
+                         lane, 0, own_ring);
+    }
+    ask(0, 0);
     mf__cu_input in = {};
     in.x = p.act;
     in.n_cols = e.inner;
     fill_rows(in, (int)row * e.top_k, e.top_k, x, false, 0);
-    float score = 1;
+    float score = 1, sum = 0;
     if (SHARED) {
-        lay_rows(memory + at, 1, p.shared.n_cols, true, false, &own);
+        lay_rows(at + used, 1, p.shared.n_cols, true, false, &own);
         in.before = MF_CU_GLU;
         in.x = p.shared_gate;
         in.x2 = p.shared_up;
@@ -148,39 +163,32 @@ static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_const
         fill_rows(in, (int)row, 1, own, false, 0);
         if (p.score) score = sigmoid(p.score[row]);
     }
-    int lanes = lanes_of_row(e.inner), side = 32 / lanes, lane = lane_id() % lanes;
-    int step = (blockIdx.x * WARPS + threadIdx.x / 32) * side;
-    if (step >= e.hidden) return;
-    int out = step + lane_id() / lanes, w = min(out, e.hidden - 1);
-    float sum = 0;
     for (int k0 = 0; k0 < e.top_k; k0 += SLOTS) {
-        code_rows<SLOTS> rows;
-        float y[SLOTS];
+        float acc[SLOTS][1];
+        shared_rows some = x;
+        some.q += k0 * x.units, some.scale += k0 * x.blocks, some.sum += k0 * x.granules;
 #pragma unroll
-        for (int r = 0; r < SLOTS; r++) {
-            mf__cu_matrix down = part_of(e.bank.down, blobs[min(k0 + r, e.top_k - 1)]);
-            set_row<WIDTH, SLOTS>(down, w, r, &rows);
+        for (int r = 0; r < SLOTS; r++) acc[r][0] = 0;
+        for (int turn = 0; turn < turns; turn++) {
+            int g = lane + turn * lanes;
+            copy_wait<0>();
+            if (g < granules) ring_dots<WIDTH, 1, SLOTS, true>(e.bank.down, ring, some, g, acc);
+            if (turn + 1 < turns || k0 + SLOTS < e.top_k)
+                ask(turn + 1 < turns ? k0 : k0 + SLOTS, turn + 1 < turns ? turn + 1 : 0);
         }
-        dots_each<WIDTH, SLOTS>(e.bank.down, rows, x, k0, lane, lanes, y);
 #pragma unroll
         for (int r = 0; r < SLOTS; r++) {
+            float y = lanes_sum(acc[r][0], lanes);
             if (k0 + r >= e.top_k) continue;
-            if (e.bank.b_down >= 0) y[r] += ((const float *)(blobs[k0 + r] + e.bank.b_down))[w];
-            sum += shares[k0 + r] * y[r];
+            if (e.bank.b_down >= 0) y += ((const float *)(blobs[k0 + r] + e.bank.b_down))[w];
+            sum += shares[k0 + r] * y;
         }
     }
     if (SHARED) {
-        const int S = SHARED ? SHARED : 4;
-        float y = 0;
-        int own_lanes = lanes_of_row(p.shared.n_cols);
-        if (own_lanes <= lanes) { /* as many lanes of the row as it has granules; the others have none */
-            code_rows<1> rows;
-            float one[1];
-            set_row<S, 1>(p.shared, w, 0, &rows);
-            dots_each<S, 1>(p.shared, rows, own, 0, lane, lanes, one);
-            y = one[0];
-        }
-        sum += score * y;
+        float acc[1][1] = {{0}};
+        copy_wait<0>();
+        if (lane < p.shared.n_cols / MF_CU_GRANULE) ring_dots<OWN, 1, 1, false>(p.shared, own_ring, own, lane, acc);
+        sum += score * lanes_sum(acc[0][0], lanes);
     }
     if (lane == 0 && out < e.hidden) p.y[row * e.hidden + out] = p.h[row * e.hidden + out] + sum;
 }
@@ -189,6 +197,7 @@ template <int WIDTH, int SHARED> static void launch_down(cudaStream_t s, const m
     shared_rows x;
     size_t shared = (lay_rows(0, m.e.top_k + SLOTS, m.e.inner, true, false, &x) + 15) / 16 * 16;
     if (SHARED) shared += lay_rows(0, 1, m.shared.n_cols, true, false, &x);
+    shared += WARPS * (sizeof(ring_slot<WIDTH, SLOTS>) + sizeof(ring_slot < SHARED ? SHARED : 4, 1 >));
     int rows = WARPS * (32 / lanes_of_row(m.e.inner));
     MF_LAUNCH((down_kernel<WIDTH, SHARED>), dim3(ceil_div(m.e.hidden, rows), m.e.n_rows), THREADS, shared, s, m);
 }
@@ -196,7 +205,7 @@ template <int WIDTH, int SHARED> static void launch_down(cudaStream_t s, const m
 template <int WIDTH> static void launch_moe(cudaStream_t s, const mf__cu_moe &m) {
     shared_rows x;
     size_t shared = (lay_rows(0, 1, m.e.hidden, true, false, &x) + 15) / 16 * 16;
-    shared += (size_t)(m.route.n_experts + m.route.n_groups) * 4;
+    shared += (size_t)(m.route.n_experts + m.route.n_groups) * 4 + WARPS * UP_RING * sizeof(ring_slot<WIDTH, 4>);
     int rows = WARPS * 2 * (32 / lanes_of_row(m.e.hidden));
     MF_LAUNCH((route_up_kernel<WIDTH>), dim3(ceil_div(m.e.inner, rows), m.e.top_k, m.e.n_rows), THREADS, shared, s, m);
     if (!m.shared.n_cols)
@@ -207,15 +216,21 @@ template <int WIDTH> static void launch_moe(cudaStream_t s, const mf__cu_moe &m)
         launch_down<WIDTH, 4>(s, m);
 }
 
+/* Offsets of an expert whose address is a multiple of 16 at least. */
+static bool expert_fits(const mf__cu_matrix *m) {
+    mf__cu_matrix at = *m;
+    if (!at.biases) at.biases = (const char *)4; /* an offset of 0 cannot be: codes come first */
+    return ring_fits(&at);
+}
+
 extern "C" bool mf__cu_moe_fits(const mf__cu_moe *m) {
     const mf__cu_matrix *d = &m->e.bank.down, *g = &m->e.bank.gate, *u = &m->e.bank.up, *s = &m->shared;
     if (m->e.exact || m->e.n_rows > 65535) return false;
-    if (g->type != MF_CU_AFFINE || u->type != g->type || d->type != g->type) return false;
-    if (g->bits != 4 && g->bits != 8) return false;
-    if (u->bits != g->bits || d->bits != g->bits || u->group != g->group || d->scale_type == MF_CU_F32) return false;
+    if (!expert_fits(g) || !expert_fits(u) || !expert_fits(d)) return false;
+    if (u->bits != g->bits || d->bits != g->bits || u->group != g->group) return false;
     if (!s->n_cols) return true;
-    return s->type == MF_CU_AFFINE && (s->bits == 4 || s->bits == 8) &&
-           lanes_of_row(s->n_cols) == lanes_of_row(m->e.inner);
+    return ring_fits(s) && lanes_of_row(s->n_cols) == lanes_of_row(m->e.inner) &&
+           s->n_cols / MF_CU_GRANULE <= lanes_of_row(s->n_cols);
 }
 
 extern "C" void mf__cu_moe_rows(cudaStream_t s, const mf__cu_moe *m) {

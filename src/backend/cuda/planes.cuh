@@ -90,9 +90,14 @@ static __device__ __forceinline__ void gated_norm_values(const mf__cu_input &in,
 /* 1 / rms of row t, for all threads of the block. */
 static __device__ __forceinline__ float row_scale(const mf__cu_input &in, int t, float *slots) {
     float sum = 0;
-    for (int c = threadIdx.x; c < in.n_cols; c += blockDim.x) {
-        float v = in.x[(int64_t)t * in.n_cols + c];
-        sum += v * v;
+    const float *x = in.x + (int64_t)t * in.n_cols;
+    if (in.n_cols % 4 == 0) {
+        for (int c = threadIdx.x * 4; c < in.n_cols; c += blockDim.x * 4) {
+            float4 v = *(const float4 *)(x + c);
+            sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        }
+    } else {
+        for (int c = threadIdx.x; c < in.n_cols; c += blockDim.x) sum += x[c] * x[c];
     }
     return 1.0f / sqrtf(block_sum(sum, slots) / (float)in.n_cols + in.eps);
 }
@@ -104,26 +109,40 @@ static __device__ __forceinline__ void block_values(const mf__cu_input &in, int 
     if (in.before == MF_CU_GATED_NORM) gated_norm_values(in, t, c, v);
 }
 
+/* One warp: block b of row t of the input, as values and rounded. first: the values are also kept. */
+static __device__ __forceinline__ void fill_block(const mf__cu_input &in, int t0, int t, int b, float scale, float *v,
+                                                  const shared_rows &s, bool first) {
+    float block_scale, sum;
+    int c = b * MF_CU_BLOCK + lane_id() * 8, unit = c / 8;
+    if (s.x && c < s.padded)
+        for (int i = 0; i < 8; i++) s.x[t * s.padded + c + i] = v[i];
+    if (first && in.keep)
+        for (int i = 0; i < 8; i++)
+            if (c + i < in.n_cols) in.keep[(int64_t)(t0 + t) * in.n_cols + c + i] = v[i];
+    if (!s.q) return;
+    uint4 u = quantize(v, &block_scale, &sum);
+    if (unit < s.units) s.q[t * s.units + turned(unit)] = u;
+    if (lane_id() == 0) s.scale[t * s.blocks + b] = block_scale;
+    if (lane_id() % 4 == 0 && unit / 4 < s.granules) s.sum[t * s.granules + unit / 4] = sum;
+}
+
 /* Rows t0 ... t0 + n of the input into shared memory, by all threads of a block. first: this block also keeps them. */
 static __device__ __forceinline__ void fill_rows(const mf__cu_input &in, int t0, int n, const shared_rows &s,
                                                  bool first, float *slots) {
-    int warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-    for (int t = 0; t < n; t++) {
-        float scale = in.before == MF_CU_NORM ? row_scale(in, t0 + t, slots) : 1;
-        for (int b = warp; b < (in.n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK; b += n_warps) {
-            float v[8], block_scale, sum;
-            int c = b * MF_CU_BLOCK + lane_id() * 8, unit = c / 8;
-            block_values(in, t0 + t, b, scale, v);
-            if (s.x && c < s.padded)
-                for (int i = 0; i < 8; i++) s.x[t * s.padded + c + i] = v[i];
-            if (first && in.keep)
-                for (int i = 0; i < 8; i++)
-                    if (c + i < in.n_cols) in.keep[(int64_t)(t0 + t) * in.n_cols + c + i] = v[i];
-            if (!s.q) continue;
-            uint4 u = quantize(v, &block_scale, &sum);
-            if (unit < s.units) s.q[t * s.units + turned(unit)] = u;
-            if (lane_id() == 0) s.scale[t * s.blocks + b] = block_scale;
-            if (lane_id() % 4 == 0 && unit / 4 < s.granules) s.sum[t * s.granules + unit / 4] = sum;
+    int warp = threadIdx.x / 32, n_warps = blockDim.x / 32, blocks = (in.n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
+    float v[8];
+    if (in.before != MF_CU_NORM) {
+        for (int i = warp; i < n * blocks; i += n_warps) {
+            block_values(in, t0 + i / blocks, i % blocks, 1, v);
+            fill_block(in, t0, i / blocks, i % blocks, 1, v, s, first);
+        }
+    } else {
+        for (int t = 0; t < n; t++) {
+            float scale = row_scale(in, t0 + t, slots);
+            for (int b = warp; b < blocks; b += n_warps) {
+                block_values(in, t0 + t, b, scale, v);
+                fill_block(in, t0, t, b, scale, v, s, first);
+            }
         }
     }
     __syncthreads();

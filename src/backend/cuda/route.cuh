@@ -8,32 +8,31 @@
 
 enum { SOFTMAX, SIGMOID, TOPK_SOFTMAX }; /* mf__route_kind */
 
-struct best {
-    float v;
-    int i;
-};
-
-/* The larger value, of equals the lower index, over a warp. i < 0: none. */
-static __device__ __forceinline__ best warp_best(best b) {
-    for (int d = 16; d > 0; d >>= 1) {
-        float v = __shfl_xor_sync(FULL, b.v, d);
-        int i = __shfl_xor_sync(FULL, b.i, d);
-        if (i >= 0 && (b.i < 0 || v > b.v || (v == b.v && i < b.i))) b.v = v, b.i = i;
-    }
-    return b;
+/* Larger floats are larger numbers. */
+static __device__ __forceinline__ uint32_t ordered(float v) {
+    uint32_t u = __float_as_uint(v);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The k largest of p[0..n); lane k keeps the k-th. taken: bits of this lane's own elements. */
+/* The k largest of p[0..n), n <= 1024; lane k keeps the k-th. Of equal values the lower index. */
 static __device__ __forceinline__ int top_k(const float *p, int n, int k) {
     uint32_t taken = 0; /* element lane + 32 i */
-    int mine = 0;
+    int mine = 0, at = -1;
+    uint32_t most = 0;
+    bool stale = true;
     for (int slot = 0; slot < k; slot++) {
-        best b = {0, -1};
-        for (int i = 0, e = lane_id(); e < n; i++, e += 32)
-            if (!(taken >> i & 1) && (b.i < 0 || p[e] > b.v)) b.v = p[e], b.i = e;
-        b = warp_best(b);
-        if (b.i >= 0 && b.i % 32 == lane_id()) taken |= 1u << (b.i / 32);
-        if (lane_id() == slot) mine = b.i;
+        if (stale) {
+            at = -1;
+            for (int i = 0, e = lane_id(); e < n; i++, e += 32) {
+                uint32_t v = ordered(p[e] + 0.0f);
+                if (!(taken >> i & 1) && (at < 0 || v > most)) most = v, at = e;
+            }
+        }
+        uint32_t best = max_of_warp(at < 0 ? 0 : most);
+        int id = (int)min_of_warp(at >= 0 && most == best ? (uint32_t)at : 0xffffffffu);
+        stale = id == at;
+        if (stale) taken |= 1u << (id / 32);
+        if (lane_id() == slot) mine = id;
     }
     return mine;
 }

@@ -61,17 +61,21 @@ static __device__ __noinline__ void any_weights_at(const mf__cu_matrix &m, int64
     for (int i = 0; i < 8; i++) v[i] = c + i < m.n_cols ? weight_at(m, row, c + i) : 0;
 }
 
+static __device__ __forceinline__ void bf16_values(const char *p, float *v) {
+    uint4 u = __ldg((const uint4 *)p);
+    uint32_t w[4] = {u.x, u.y, u.z, u.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v[2 * i] = __uint_as_float(w[i] << 16);
+        v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+    }
+}
+
 /* Eight values from column c on; what lies behind the row is zero. */
 static __device__ __forceinline__ void weights_at(const mf__cu_matrix &m, int64_t row, int c, float *v) {
     const char *p = m.data + row * m.row_bytes;
     if (m.type == MF_CU_BF16 && m.wide && c + 8 <= m.n_cols) {
-        uint4 u = *(const uint4 *)(p + 2 * (int64_t)c);
-        uint32_t w[4] = {u.x, u.y, u.z, u.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[2 * i] = __uint_as_float(w[i] << 16);
-            v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
-        }
+        bf16_values(p + 2 * (int64_t)c, v);
         return;
     }
     any_weights_at(m, row, c, v);
