@@ -60,6 +60,7 @@ typedef struct mf__cu {
     mf__cu_memory parts;   /* of attention */
     mf__cu_memory fused;   /* what fused ops have between them */
     mf__cu_memory table;   /* segments and banks of a list */
+    char *pinned;          /* on the way back */
     char *staging[MF_CU_RING];
     int64_t staging_bytes;
     cudaEvent_t staged[MF_CU_RING];

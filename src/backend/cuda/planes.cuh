@@ -84,7 +84,7 @@ static __device__ __forceinline__ void gated_norm_values(const mf__cu_input &in,
     float scale = 1.0f / sqrtf(sum / (float)in.part + in.eps);
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        if (c + i < in.n_cols) v[i] = v[i] * scale * in.w[(c + i) % in.part] * silu(in.x2[at + i]);
+        if (c + i < in.n_cols) v[i] = v[i] * scale * in.w[(c & (in.part - 1)) + i] * silu(in.x2[at + i]);
 }
 
 /* 1 / rms of row t, for all threads of the block. */
@@ -138,6 +138,22 @@ static __device__ __forceinline__ void fill_rows(const mf__cu_input &in, int t0,
         }
     } else {
         for (int t = 0; t < n; t++) {
+            if (blocks <= n_warps) { /* one look at the row: values and weights are asked for together */
+                int c = warp * MF_CU_BLOCK + lane_id() * 8;
+                float w[8], sum = 0;
+                mf__cu_input raw = in;
+                raw.before = MF_CU_AS_IS;
+                input_values(raw, t0 + t, c, 1, v);
+#pragma unroll
+                for (int i = 0; i < 8; i++) w[i] = c + i < in.n_cols ? in.w[c + i] : 0;
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum += v[i] * v[i];
+                float scale = 1.0f / sqrtf(block_sum(sum, slots) / (float)in.n_cols + in.eps);
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[i] = v[i] * scale * w[i];
+                if (warp < blocks) fill_block(in, t0, t, warp, scale, v, s, first);
+                continue;
+            }
             float scale = row_scale(in, t0 + t, slots);
             for (int b = warp; b < blocks; b += n_warps) {
                 block_values(in, t0 + t, b, scale, v);
