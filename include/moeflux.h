@@ -685,8 +685,7 @@ void mf_prefetch_forget(mf_model *model);
  * into out (same shape). The session does not change, so repeated calls give the same bits. */
 mf_status mf_layer_forward(mf_session *session, int layer, const float *hidden, int n_rows, float *out, mf_error *err);
 
-/* ---- looking inside: for tools that measure or examine a model -----------------------------------------------------
- */
+/* ---- looking inside: for tools that measure or examine a model -------------------------------------------------- */
 
 /* One kind of op in one layer: how often it ran, how long that took, what it has to touch and compute at least (flops 0
  * where that is hardly anything). */

@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 
 #define SHIPPED "models/stories-moe"
@@ -78,13 +78,10 @@ const char *app_bytes(double n, char text[APP_BYTES_TEXT]) {
 }
 
 double app_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return mf__clock_seconds();
 }
 
-/* ---- standard input and output
- * ------------------------------------------------------------------------------------------- */
+/* ---- standard input and output ---------------------------------------------------------------------------------- */
 
 mf_status app_read_stdin(mf__strbuf *out, mf_error *err) {
     static const size_t most = (size_t)1 << 30;

@@ -47,8 +47,7 @@ mf_status bench_sessions(const char *dir, const bench_options *opt, mf_error *er
 mf_status bench_trace(const char *dir, const bench_options *opt, mf_error *err);    /* --trace */
 mf_status bench_profile(const char *dir, const bench_options *opt, mf_error *err);  /* --profile */
 
-/* ---- bench_machine.c: what the machine can do ---------------------------------------------------------------------
- */
+/* ---- bench_machine.c: what the machine can do ------------------------------------------------------------------- */
 
 typedef struct memory_reader memory_reader;
 
@@ -62,8 +61,7 @@ void memory_reader_close(memory_reader *r); /* NULL is fine */
 /* Asks the system to drop the model's files from its page cache; returns the share of them that is still there. */
 double page_cache_drop(const char *dir, const opt_list *experts_dirs);
 
-/* ---- bench_reads.c: reads of random experts through a store of its own ----------------------------------------------
- */
+/* ---- bench_reads.c: reads of random experts through a store of its own ------------------------------------------ */
 
 typedef struct expert_reader expert_reader;
 

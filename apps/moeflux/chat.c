@@ -16,8 +16,7 @@
 #define LONG_PROMPT 256                /* tokens */
 #define CACHE_RAM ((int64_t)512 << 20) /* for states of the latest turns, or an eighth of --ram if that is less */
 
-/* ---- messages -----------------------------------------------------------------------------------------------------
- */
+/* ---- messages --------------------------------------------------------------------------------------------------- */
 
 void chat_note(const chat *c, const char *fmt, ...) {
     va_list ap;
@@ -36,8 +35,7 @@ void chat_error(chat *c, const mf_error *err) {
     c->failed = true;
 }
 
-/* ---- files --------------------------------------------------------------------------------------------------------
- */
+/* ---- files ------------------------------------------------------------------------------------------------------ */
 
 static char *state_path(const char *path) {
     mf__strbuf name = {0};
@@ -76,8 +74,7 @@ static void keep(chat *c) {
     if (c->file && conversation_save(&c->talk, c->talker.info->name, c->file, &err) != MF_OK) chat_error(c, &err);
 }
 
-/* ---- a turn -------------------------------------------------------------------------------------------------------
- */
+/* ---- a turn ----------------------------------------------------------------------------------------------------- */
 
 /* A long prompt takes its time; on a terminal a line says so until the answer begins. */
 static void show_reading(void *user, const mf_reply_prompt *p) {
@@ -164,8 +161,7 @@ static void ask(chat *c, const char *text, size_t size) {
         chat_error(c, &err);
 }
 
-/* ---- the loop -----------------------------------------------------------------------------------------------------
- */
+/* ---- the loop --------------------------------------------------------------------------------------------------- */
 
 /* What a signal means here. At a terminal Ctrl-C has done its work; anything else ends the program. */
 static int after_interrupt(chat *c) {

@@ -72,8 +72,7 @@ json_t *conversation_take(conversation *c, const char *role) {
     return last;
 }
 
-/* ---- answers ------------------------------------------------------------------------------------------------------
- */
+/* ---- answers ---------------------------------------------------------------------------------------------------- */
 
 /* Zero bytes are left out: files and templates do not take them. */
 static mf_status append_text(mf__strbuf *to, const char *text, size_t n, mf_error *err) {
@@ -141,8 +140,7 @@ void said_free(said *s) {
     mf__strbuf_free(&s->call_arguments);
 }
 
-/* ---- files --------------------------------------------------------------------------------------------------------
- */
+/* ---- files ------------------------------------------------------------------------------------------------------ */
 
 char *conversation_request(const conversation *c) {
     json_t *root = json_pack("{s:O}", "messages", c->messages);

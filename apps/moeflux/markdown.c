@@ -46,8 +46,7 @@ static void put_held(markdown *m) {
     m->n_held = 0;
 }
 
-/* ---- inside a line ------------------------------------------------------------------------------------------------
- */
+/* ---- inside a line ---------------------------------------------------------------------------------------------- */
 
 static void code_marker(markdown *m, unsigned char next) {
     int n = (int)m->n_held;
@@ -121,8 +120,7 @@ static void inline_bytes(markdown *m, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) inline_byte(m, bytes[i]);
 }
 
-/* ---- at the beginning of a line -----------------------------------------------------------------------------------
- */
+/* ---- at the beginning of a line --------------------------------------------------------------------------------- */
 
 /* What has been held is no special beginning after all. */
 static void plain_line(markdown *m) {

@@ -1,16 +1,9 @@
 /* Telling whoever watches a backend how long its ops take. */
-#include <time.h>
-
 #include "backend/backend.h"
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+#include "base/clock.h"
 
 int64_t mf__watch_begin(const mf__backend *be) {
-    return be->watch.fn ? now_ns() : 0;
+    return be->watch.fn ? mf__clock_ns() : 0;
 }
 
 /* Experts that some row wants and the bank has. */
@@ -28,7 +21,7 @@ static void count_experts(mf__op_done *d) {
 
 void mf__watch_end(const mf__backend *be, int64_t began, const mf__op_done *done) {
     if (!be->watch.fn) return;
-    int64_t ns = now_ns() - began;
+    int64_t ns = mf__clock_ns() - began;
     mf__op_done counted = *done;
     if (done->op->kind == MF_OP_EXPERTS) count_experts(&counted);
     be->watch.fn(be->watch.user, &counted, ns);

@@ -18,8 +18,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/probe.h"
 
 #define MAX_THREADS 1024
@@ -64,12 +64,6 @@ static void relax(void) {
 #endif
 }
 
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static bool bench_init(bench *b) {
     atomic_init(&b->parked, false);
     if (pthread_mutex_init(&b->lock, NULL) != 0) return false;
@@ -93,7 +87,7 @@ static void bench_wake(bench *b) {
 
 /* True while a spinning wait may go on. *deadline is 0 at first, so that a short wait never reads the clock. */
 static bool may_spin(int64_t *deadline) {
-    int64_t now = now_ns();
+    int64_t now = mf__clock_ns();
     if (*deadline == 0) *deadline = now + SPIN_NS;
     return now < *deadline;
 }
@@ -111,8 +105,7 @@ static unsigned wait_for_job(worker *w, unsigned old) {
 
     pthread_mutex_lock(&w->seat.lock);
     atomic_store(&w->seat.parked, true);
-    while ((now = atomic_load(&w->go)) == old)
-        pthread_cond_wait(&w->seat.wake, &w->seat.lock);
+    while ((now = atomic_load(&w->go)) == old) pthread_cond_wait(&w->seat.wake, &w->seat.lock);
     atomic_store(&w->seat.parked, false);
     pthread_mutex_unlock(&w->seat.lock);
     return now;
@@ -130,8 +123,7 @@ static void wait_for_workers(mf__pool *pool) {
     bench *seat = &pool->caller_seat;
     pthread_mutex_lock(&seat->lock);
     atomic_store(&seat->parked, true);
-    while (atomic_load(&pool->pending) != 0)
-        pthread_cond_wait(&seat->wake, &seat->lock);
+    while (atomic_load(&pool->pending) != 0) pthread_cond_wait(&seat->wake, &seat->lock);
     atomic_store(&seat->parked, false);
     pthread_mutex_unlock(&seat->lock);
 }
@@ -170,8 +162,7 @@ void mf__pool_run(mf__pool *pool, mf__pool_fn *fn, void *ctx, int64_t n_items) {
     pool->n_items = n_items;
     pool->n_pieces = n_items < pool->n_threads ? (int)n_items : pool->n_threads;
     atomic_store_explicit(&pool->pending, pool->n_pieces - 1, memory_order_relaxed);
-    for (int i = 0; i < pool->n_pieces - 1; i++)
-        worker_call(&pool->workers[i]);
+    for (int i = 0; i < pool->n_pieces - 1; i++) worker_call(&pool->workers[i]);
     run_piece(pool, 0);
     wait_for_workers(pool);
 }
@@ -229,10 +220,11 @@ mf_status mf__pool_create(int n_threads, mf__pool **out, mf_error *err) {
 mf_status mf__pool_pin(mf__pool *pool, mf_error *err) {
     int cores[MAX_THREADS], n = mf__cpu_cores(cores, MAX_THREADS);
     if (n < pool->n_threads)
-        return mf__fail(err, MF_E_UNSUPPORTED,
-                        "%d compute threads cannot be pinned to %d cores, one each; ask for fewer threads, or leave them "
-                        "to the system",
-                        pool->n_threads, n);
+        return mf__fail(
+            err, MF_E_UNSUPPORTED,
+            "%d compute threads cannot be pinned to %d cores, one each; ask for fewer threads, or leave them "
+            "to the system",
+            pool->n_threads, n);
 #if defined(__linux__)
     for (int i = 0; i < pool->n_started; i++) {
         cpu_set_t one;
@@ -248,8 +240,7 @@ mf_status mf__pool_pin(mf__pool *pool, mf_error *err) {
 void mf__pool_free(mf__pool *pool) {
     if (!pool) return;
     atomic_store(&pool->quit, true);
-    for (int i = 0; i < pool->n_started; i++)
-        worker_call(&pool->workers[i]);
+    for (int i = 0; i < pool->n_started; i++) worker_call(&pool->workers[i]);
     for (int i = 0; i < pool->n_started; i++) {
         pthread_join(pool->workers[i].id, NULL);
         bench_deinit(&pool->workers[i].seat);

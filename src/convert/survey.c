@@ -48,8 +48,7 @@ static mf__survey_part part_of(const char *name) {
     return MF_SURVEY_REST;
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------------------------
- */
+/* ---- tensors ---------------------------------------------------------------------------------------------------- */
 
 static mf_status add_weight(void *ctx, const char *name, const mf__weight_info *w, mf_error *err) {
     walk *k = ctx;
@@ -112,8 +111,7 @@ static void add_experts(walk *k) {
         if (has_experts(k->s, l) && add_layer(k, l, &problem)) note(k->s, &problem);
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------
- */
+/* ---- numbers ---------------------------------------------------------------------------------------------------- */
 
 static void count(mf__survey *s) {
     const mf__config *c = &s->bp.config;
@@ -148,8 +146,7 @@ static bool look_at(walk *k, const mf__config *config) {
     return true;
 }
 
-/* ---- checkpoints --------------------------------------------------------------------------------------------------
- */
+/* ---- checkpoints ------------------------------------------------------------------------------------------------ */
 
 /* How the weights are quantized, if the config says so in a way no tensor of ours would. */
 static void check_quantization(mf__survey *s, const json_t *root, const char *where) {
@@ -195,8 +192,7 @@ static mf_status survey_checkpoint(const char *dir, mf__survey *s, mf_error *err
     return st;
 }
 
-/* ---- native directories -------------------------------------------------------------------------------------------
- */
+/* ---- native directories ----------------------------------------------------------------------------------------- */
 
 static mf_status survey_native(const char *dir, mf__survey *s, mf_error *err) {
     mf__native native;

@@ -12,8 +12,7 @@ void mf_session_options_init(mf_session_options *opt) {
     if (opt) memset(opt, 0, sizeof *opt);
 }
 
-/* ---- pages ---------------------------------------------------------------------------------------------------------
- */
+/* ---- pages ------------------------------------------------------------------------------------------------------ */
 
 void mf__session_set_page(mf_session *s, int32_t i, mf__page *page) {
     s->pages[i] = page;
@@ -58,8 +57,7 @@ mf_status mf__session_make_room(mf_session *s, int64_t n_tokens, mf_error *err) 
     return be->zero(be, s->recurrent[s->now], s->model->recurrent_floats * (int64_t)sizeof(float), err);
 }
 
-/* ---- sessions ------------------------------------------------------------------------------------------------------
- */
+/* ---- sessions --------------------------------------------------------------------------------------------------- */
 
 static mf_status check_options(mf_session *s, mf_error *err) {
     int32_t most = s->model->info.n_ctx;

@@ -19,8 +19,7 @@
 #define HEADROOM_SHARE 16
 #define MIB ((int64_t)1 << 20)
 
-/* ---- budgets -------------------------------------------------------------------------------------------------------
- */
+/* ---- budgets ---------------------------------------------------------------------------------------------------- */
 
 int64_t mf__model_trunk_bytes(const mf_model *m) {
     int64_t bytes = 0;
@@ -73,8 +72,7 @@ static mf_status device_budget(const mf_model *m, const mf_model_options *opt, i
                     (long long)allowed, m->be->name, m->native.dir, (long long)trunk);
 }
 
-/* ---- stores --------------------------------------------------------------------------------------------------------
- */
+/* ---- stores ----------------------------------------------------------------------------------------------------- */
 
 mf_status mf__model_store_plan(mf_model *m, const mf_model_options *opt, mf_error *err) {
     const mf__config *c = &m->bp.config;
@@ -158,8 +156,7 @@ void mf__model_fill_stores(mf_model *m) {
     if (m->store != m->host_store) mf__store_fill(m->store);
 }
 
-/* ---- memory of sessions: borrowed from the experts'
- * ------------------------------------------------------------------ */
+/* ---- memory of sessions: borrowed from the experts' ------------------------------------------------------------- */
 
 /* Mapped experts count in full, whether they are needed or not. Where a session needs the room, they are read into
  * slots from now on, of which few will do. */
@@ -213,8 +210,7 @@ void mf__model_release(mf_model *m, int64_t bytes, void *mem) {
     mf__model_return(m, bytes);
 }
 
-/* ---- for measuring -------------------------------------------------------------------------------------------------
- */
+/* ---- for measuring ---------------------------------------------------------------------------------------------- */
 
 mf__store *mf__model_store(mf_model *m) {
     return m->store;

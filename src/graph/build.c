@@ -20,8 +20,7 @@ static bool failed(const mf__graph *g) {
     return g->error.status != MF_OK;
 }
 
-/* ---- weights ------------------------------------------------------------------------------------------------------
- */
+/* ---- weights ---------------------------------------------------------------------------------------------------- */
 
 static mf__w add_weight(mf__graph *g, const char *name, mf__weight_kind kind, int64_t n_rows, int64_t n_cols) {
     if (g->n_weights == MF_MAX_WEIGHTS) fail(g, "more than %d weights", MF_MAX_WEIGHTS);
@@ -66,8 +65,7 @@ static void want_weight(mf__graph *g, const char *op, mf__w w, int64_t n_rows, i
              (long long)i->n_cols, (long long)n_rows, (long long)n_cols);
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------------------------
- */
+/* ---- buffers ---------------------------------------------------------------------------------------------------- */
 
 static int16_t add_buf(mf__graph *g, const char *label, mf__port port, int32_t cols, bool is_int) {
     if (g->n_bufs == MF_MAX_BUFS) fail(g, "more than %d buffers", MF_MAX_BUFS);
@@ -121,8 +119,7 @@ void mf__g_export(mf__graph *g, int16_t id, mf__port port) {
         g->bufs[id].port = port;
 }
 
-/* ---- ops ----------------------------------------------------------------------------------------------------------
- */
+/* ---- ops -------------------------------------------------------------------------------------------------------- */
 
 static mf__op *add_op(mf__graph *g, mf__op_kind kind, const char *label) {
     if (g->n_ops == MF_MAX_OPS) fail(g, "more than %d ops", MF_MAX_OPS);
@@ -358,8 +355,7 @@ mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__sh
     return (mf__residual){op->out[0] = add_buf(g, "combined", MF_PORT_NONE, cols, false)};
 }
 
-/* ---- latent attention ---------------------------------------------------------------------------------------------
- */
+/* ---- latent attention ------------------------------------------------------------------------------------------- */
 
 void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *b, const char *label) {
     int32_t cols = cols_of(g, x.id);

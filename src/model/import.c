@@ -100,8 +100,7 @@ mf_status mf__import_trunk(const mf__import *im, const mf__weight_info *w, const
     return MF_OK;
 }
 
-/* ---- all trunk weights --------------------------------------------------------------------------------------------
- */
+/* ---- all trunk weights ------------------------------------------------------------------------------------------ */
 
 static mf_status each_of_graph(const mf__graph *g, const char *prefix, mf__weight_fn *fn, void *ctx, mf_error *err) {
     for (int i = 0; g && i < g->n_weights; i++) {

@@ -29,8 +29,7 @@ mf_status mf__keys_attention(const json_t *text, const char *where, int32_t defa
     return MF_OK;
 }
 
-/* ---- rope ---------------------------------------------------------------------------------------------------------
- */
+/* ---- rope ------------------------------------------------------------------------------------------------------- */
 
 mf_status mf__keys_rope(const json_t *text, const char *where, double default_theta, double default_partial,
                         mf__config *c, mf_error *err) {
@@ -60,8 +59,7 @@ mf_status mf__keys_want(const json_t *text, const char *where, const char *key, 
                     name ? name : mf__json_type_name(found), value);
 }
 
-/* ---- experts ------------------------------------------------------------------------------------------------------
- */
+/* ---- experts ---------------------------------------------------------------------------------------------------- */
 
 static mf_status groups(const json_t *text, const char *where, mf__config *c, mf_error *err) {
     int64_t n_groups, top_groups;
@@ -136,8 +134,7 @@ mf_status mf__keys_first_dense(const json_t *text, const char *where, mf__config
     return MF_OK;
 }
 
-/* ---- kinds of layers ----------------------------------------------------------------------------------------------
- */
+/* ---- kinds of layers -------------------------------------------------------------------------------------------- */
 
 mf_status mf__keys_delta(const json_t *text, const char *where, mf__config *c, mf_error *err) {
     int64_t kh, kd, vh, vd, kernel;

@@ -8,8 +8,7 @@
 #define MAX_CONFIG_BYTES (16 << 20)
 #define FOREIGN_GROUP 64
 
-/* ---- config -------------------------------------------------------------------------------------------------------
- */
+/* ---- config ----------------------------------------------------------------------------------------------------- */
 
 /* End tokens that generation_config.json, if there is one, adds. */
 static mf_status add_generation(const char *dir, mf__config *config, mf_error *err) {
@@ -57,8 +56,7 @@ mf_status mf__native_config(const mf__native *n, mf__config *out, mf_error *err)
     return st;
 }
 
-/* ---- experts ------------------------------------------------------------------------------------------------------
- */
+/* ---- experts ---------------------------------------------------------------------------------------------------- */
 
 static bool wants_experts(const mf__blueprint *bp, int layer) {
     return bp->kinds[bp->kind_of[layer]].experts != NULL;

@@ -114,10 +114,10 @@ static int64_t speed_of(const mf__store *s, mf_io io, bool direct, const char *c
     mf__store *small = NULL;
     mf__turn *turn = NULL;
     int64_t bytes = 0, began = 0, now = 0;
-    uint64_t seed = (uint64_t)mf__now_ns();
+    uint64_t seed = (uint64_t)mf__clock_ns();
     if (mf__store_open(&c, &small, NULL) != MF_OK) return 0;
     bool ok = small->io_kind == io && small->direct == direct && mf__turn_create(small, &turn, NULL) == MF_OK;
-    for (began = now = mf__now_ns(); ok && now - began < PROBE_NS; now = mf__now_ns()) {
+    for (began = now = mf__clock_ns(); ok && now - began < PROBE_NS; now = mf__clock_ns()) {
         int32_t ids[PROBE_BATCH], got[PROBE_BATCH];
         const void *blobs[PROBE_BATCH];
         int layer, n = 0;

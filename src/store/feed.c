@@ -12,12 +12,6 @@
 
 _Static_assert((int)MF_PREDICT_COUNT == (int)MF_PREDICTORS, "predictors have their counters");
 
-int64_t mf__now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* ---- queues ---- */
 
 void mf__queue_push(mf__store *s, int which, int32_t slot, bool front) {
@@ -76,7 +70,7 @@ static void fill_read(mf__store *s, int32_t slot, mf__read *out) {
                       .offset = lo,
                       .bytes = hi - lo,
                       .need = (hi < end ? hi : end) - lo,
-                      .began_ns = mf__now_ns()};
+                      .began_ns = mf__clock_ns()};
     if (!s->below) {
         const mf__expert_file *f = &s->files[file];
         out->fd = s->direct ? f->direct : f->fd;
@@ -114,7 +108,7 @@ bool mf__feed_may_fill(const mf__store *s) {
 
 /* The next expert that is in no slot becomes one that is being read; it throws nothing out. */
 static int32_t start_fill(mf__store *s) {
-    if (!mf__feed_may_fill(s) || mf__now_ns() - s->demand_ns < FILL_PAUSE_NS) return -1;
+    if (!mf__feed_may_fill(s) || mf__clock_ns() - s->demand_ns < FILL_PAUSE_NS) return -1;
     for (; s->filling; s->fill_next++) {
         mf__key key = s->fill_next;
         if (key == s->n_keys) s->filling = false;
@@ -166,9 +160,7 @@ static void wait_work(mf__store *s) {
         pthread_cond_wait(&s->work, &s->lock);
         return;
     }
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += FILL_PAUSE_NS;
-    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    until = mf__clock_after(FILL_PAUSE_NS);
     s->pausing = true;
     pthread_cond_timedwait(&s->work, &s->lock, &until);
     s->pausing = false;
@@ -226,7 +218,7 @@ void mf__feed_wake(mf__store *s) {
 /* ---- finishing ---- */
 
 static void count_read(mf__store *s, const mf__read *p, bool good) {
-    int64_t now = mf__now_ns(), us = (now - p->began_ns) / 1000;
+    int64_t now = mf__clock_ns(), us = (now - p->began_ns) / 1000;
     int bucket = 0;
     while (bucket < MF_LATENCY_BUCKETS - 1 && us >= (int64_t)MF_LATENCY_FIRST_US << bucket) bucket++;
     s->stats.latency[bucket]++;
@@ -240,7 +232,7 @@ static void finish(mf__store *s, const mf__read *p, int error, int64_t error_off
     x->finished++;
     s->in_flight[!p->demanded]--;
     s->drive_load[p->file / s->n_layers]--;
-    if (p->demanded) s->demand_ns = mf__now_ns();
+    if (p->demanded) s->demand_ns = mf__clock_ns();
     count_read(s, p, !error);
     if (error && !x->error) {
         x->error = error;

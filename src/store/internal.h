@@ -28,8 +28,8 @@
 #define MF_STORE_INTERNAL_H
 
 #include <pthread.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/pages.h"
 #include "store/policy.h"
@@ -216,8 +216,6 @@ struct mf__turn {
     int32_t *index_of;                           /* [n_experts] i of an id; valid for wanted ids only */
     mf_stats stats;
 };
-
-int64_t mf__now_ns(void);
 
 /* What becomes of a read of n bytes; n, but for tests. */
 static inline int64_t mf__read_fate(const mf__store *s, int64_t n) {

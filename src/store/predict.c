@@ -63,7 +63,7 @@ static void unsay(mf__store *s, int layer, uint8_t bits) {
 
 /* A pass takes from one turn of the first layer to the next. */
 static void time_pass(mf__store *s, const mf__turn *t) {
-    int64_t now = mf__now_ns();
+    int64_t now = mf__clock_ns();
     if (t->layer != s->first_layer) return;
     if (t->n_single && s->pass_began_ns && !s->always) mf__trial_pass(&s->trials[s->pass_size], now - s->pass_began_ns);
     s->pass_began_ns = t->n_single ? now : 0;

@@ -64,10 +64,7 @@ static void *watch(void *arg) {
     mf__store *s = arg;
     pthread_mutex_lock(&s->lock);
     while (!s->stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += POLL_NS;
-        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        struct timespec until = mf__clock_after(POLL_NS);
         pthread_cond_timedwait(&s->tick, &s->lock, &until);
         if (s->stopping) break;
         pthread_mutex_unlock(&s->lock);

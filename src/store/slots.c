@@ -134,7 +134,7 @@ void mf__slot_start(mf__store *s, int32_t slot, mf__key key, bool demand, int wh
     mf__slot *x = &s->slots[slot];
     *x = (mf__slot){.state = MF_SLOT_READING, .who = (int8_t)who, .queue = -1, .prev = -1, .next = -1};
     x->pins = demand;
-    if (demand) s->demand_ns = mf__now_ns();
+    if (demand) s->demand_ns = mf__clock_ns();
     s->keys[slot] = key;
     s->where[key] = slot;
     s->n_free--;

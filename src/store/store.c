@@ -300,7 +300,7 @@ void mf__store_stats_get(mf__store *s, mf_stats *out) {
     out->read_depth = s->depth;
     out->budget = s->budget ? s->budget - s->lent : 0;
     for (int i = 0; i < s->n_slots; i++) out->cache_bytes += s->slots[i].state == MF_SLOT_READY ? s->bytes : 0;
-    if (s->in_flight[0] + s->in_flight[1]) out->busy_ns += mf__now_ns() - s->busy_since_ns;
+    if (s->in_flight[0] + s->in_flight[1]) out->busy_ns += mf__clock_ns() - s->busy_since_ns;
     for (int who = 0; who < MF_PREDICT_COUNT; who++) out->predictors[who].resting = !mf__predict_active(s, who);
     pthread_mutex_unlock(&s->lock);
 }
@@ -308,6 +308,6 @@ void mf__store_stats_get(mf__store *s, mf_stats *out) {
 void mf__store_stats_reset(mf__store *s) {
     pthread_mutex_lock(&s->lock);
     s->stats = (mf_stats){0};
-    s->busy_since_ns = mf__now_ns();
+    s->busy_since_ns = mf__clock_ns();
     pthread_mutex_unlock(&s->lock);
 }

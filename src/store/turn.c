@@ -214,17 +214,14 @@ static mf_status collect(mf__turn *t, int32_t *ids, const void **blobs, int *n_o
 /* Waits until something changed; the time counts as stall. */
 static mf_status wait_ready(mf__turn *t, mf_error *err) {
     mf__store *s = t->store;
-    int64_t began = mf__now_ns();
+    int64_t began = mf__clock_ns();
     if (t->cancel) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += CANCEL_POLL_NS;
-        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        struct timespec until = mf__clock_after(CANCEL_POLL_NS);
         pthread_cond_timedwait(&s->ready, &s->lock, &until);
     } else {
         pthread_cond_wait(&s->ready, &s->lock);
     }
-    int64_t waited = mf__now_ns() - began;
+    int64_t waited = mf__clock_ns() - began;
     s->stats.stall_ns += waited;
     t->stats.stall_ns += waited;
     if (t->cancel && waited >= CANCEL_POLL_NS / 2) {

@@ -186,8 +186,7 @@ static int32_t best_token(const float *logits, int32_t n, const uint32_t *mask) 
     return best;
 }
 
-/* ---- candidates: a max-heap ---------------------------------------------------------------------------------------
- */
+/* ---- candidates: a max-heap ------------------------------------------------------------------------------------- */
 
 static bool better(const candidate *a, const candidate *b) {
     return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);

@@ -12,20 +12,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "weights/native_writer.h"
 
 #define JOURNAL_MAX ((size_t)256 << 20)
 #define COMMIT_BYTES ((int64_t)512 << 20)
 #define COMMIT_SECONDS 0.25
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 int mf__native_writer_experts_done(const mf__native_writer *w, int layer) {
     return w->layers && layer >= 0 && layer < MF__LAYERS_MAX ? w->layers[layer].n : 0;
@@ -59,7 +53,7 @@ mf_status mf__journal_commit(mf__native_writer *w, mf_error *err) {
     w->n_committed += w->n_pending;
     w->n_pending = 0;
     w->pending_bytes = 0;
-    w->committed_at = seconds();
+    w->committed_at = mf__clock_seconds();
     return MF_OK;
 }
 
@@ -94,7 +88,8 @@ mf_status mf__native_writer_part(mf__native_writer *w, json_t *note, mf_error *e
     }
     json_object_clear(w->part_tensors);
     w->part_first = w->next_expert;
-    if (status == MF_OK && (w->pending_bytes >= COMMIT_BYTES || seconds() - w->committed_at >= COMMIT_SECONDS))
+    if (status == MF_OK &&
+        (w->pending_bytes >= COMMIT_BYTES || mf__clock_seconds() - w->committed_at >= COMMIT_SECONDS))
         status = mf__journal_commit(w, err);
     if (status != MF_OK) w->failed = true;
     return status;
@@ -226,7 +221,7 @@ mf_status mf__journal_open(mf__native_writer *w, const mf__native_work *work, bo
     if (!w->journal_path || !w->layers) return mf__writer_no_memory(err);
     w->journal_fd =
         open(w->journal_path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (existed ? 0 : O_CREAT | O_EXCL), 0666);
-    w->committed_at = seconds();
+    w->committed_at = mf__clock_seconds();
     if (existed && w->journal_fd < 0 && errno == ENOENT) {
         *fresh = true;
         return MF_OK;

@@ -147,6 +147,8 @@ static void test_eval(void **state) {
     INVALID(mf_eval_prompt(session, tokens, 1, 4, logits, SIZE_MAX, &err));
     INVALID(mf_eval_prompt(session, tokens, 1, 4, logits, 2 * TINY_VOCAB, &err));
     INVALID(mf_eval_prompt(session, tokens, 1, 4, logits, SIZE_MAX / TINY_VOCAB * TINY_VOCAB, &err));
+    REFUSED(MF_E_CONTEXT_FULL, mf_eval_prompt(session, tokens, SIZE_MAX, 4, NULL, 0, &err));
+    REFUSED(MF_E_CONTEXT_FULL, mf_eval_prompt(session, tokens, SIZE_MAX, 4, logits, TINY_VOCAB, &err));
     REFUSED(MF_E_POSITION, mf_eval_prompt(session, tokens, 1, -1, logits, TINY_VOCAB, &err));
     REFUSED(MF_E_POSITION, mf_eval_prompt(session, tokens, 1, INT64_MIN, logits, TINY_VOCAB, &err));
     REFUSED(MF_E_POSITION, mf_eval_prompt(session, tokens, 1, INT64_MAX, logits, TINY_VOCAB, &err));

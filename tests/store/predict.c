@@ -54,7 +54,7 @@ static mf_status decode(mf_model *m, way *w, int n_tokens, int run, mf_error *er
     mf_status st = mf_session_create(m, &so, &s, err);
     if (st == MF_OK) st = mf_eval_token(s, 1, 0, logits, (size_t)n_vocab, err);
     mf_model_stats_reset(m);
-    int64_t began = mf__now_ns();
+    int64_t began = mf__clock_ns();
     w->tokens = 0;
     for (int i = 0; st == MF_OK && i < n_tokens; i++) {
         int32_t token = choose(logits, n_vocab, i);
@@ -62,7 +62,7 @@ static mf_status decode(mf_model *m, way *w, int n_tokens, int run, mf_error *er
         st = mf_eval_token(s, token, i + 1, logits, (size_t)n_vocab, err);
     }
     mf_model_stats_get(m, &w->stats);
-    w->speed[run] = n_tokens / ((double)(mf__now_ns() - began) * 1e-9);
+    w->speed[run] = n_tokens / ((double)(mf__clock_ns() - began) * 1e-9);
     w->stall[run] = (double)w->stats.stall_ns * 1e-9;
     mf_session_free(s);
     free(logits);

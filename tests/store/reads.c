@@ -81,7 +81,7 @@ static void *plain_thread(void *arg) {
     uint8_t *buf = aligned_alloc((size_t)MF_HUGE, room);
     if (!buf) return NULL;
     madvise(buf, room, MADV_HUGEPAGE);
-    while (mf__now_ns() < p->until) {
+    while (mf__clock_ns() < p->until) {
         int fd = p->fds[next_random(&seed) % (uint64_t)p->x->n_layers];
         int64_t at = (int64_t)(next_random(&seed) % (uint64_t)p->x->n_experts) * p->x->bytes;
         ssize_t n = pread(fd, buf, (size_t)p->x->bytes, (off_t)at);
@@ -99,13 +99,13 @@ static double plain_speed(const setup *x) {
         p.fds[l] = open(x->files[l], O_RDONLY | O_DIRECT);
         if (p.fds[l] < 0) p.fds[l] = open(x->files[l], O_RDONLY);
     }
-    atomic_store(&p.seed, (unsigned long long)mf__now_ns());
+    atomic_store(&p.seed, (unsigned long long)mf__clock_ns());
     double cpu = processor_seconds();
-    int64_t began = mf__now_ns();
+    int64_t began = mf__clock_ns();
     p.until = began + (int64_t)(x->seconds * 1e9);
     for (int i = 0; i < x->depth; i++) pthread_create(&threads[i], NULL, plain_thread, &p);
     for (int i = 0; i < x->depth; i++) pthread_join(threads[i], NULL);
-    double speed = (double)atomic_load(&p.bytes) / (double)(mf__now_ns() - began);
+    double speed = (double)atomic_load(&p.bytes) / (double)(mf__clock_ns() - began);
     cpu = (processor_seconds() - cpu) / ((double)atomic_load(&p.bytes) * 1e-9);
     for (int l = 0; l < x->n_layers; l++) close(p.fds[l]);
     free(p.fds);
@@ -150,7 +150,7 @@ static bool store_speed(const setup *x, mf_io io, mf_switch direct, double basel
     mf_error err = {0};
     mf__store *s = NULL;
     mf__turn *t = NULL;
-    uint64_t seed = (uint64_t)mf__now_ns();
+    uint64_t seed = (uint64_t)mf__clock_ns();
     if (mf__store_open(&c, &s, &err) != MF_OK || mf__turn_create(s, &t, &err) != MF_OK) {
         fprintf(stderr, "%s\n", err.text);
         return false;
@@ -159,18 +159,18 @@ static bool store_speed(const setup *x, mf_io io, mf_switch direct, double basel
     double cpu = 0;
     int64_t began = 0, until = INT64_MAX;
     mf_stats st = {0};
-    for (int layer = 0; ok && mf__now_ns() < until; layer = (layer + 1) % x->n_layers) {
+    for (int layer = 0; ok && mf__clock_ns() < until; layer = (layer + 1) % x->n_layers) {
         ok = one_turn(x, t, layer, &seed, &err);
         if (began) continue;
         mf__store_stats_get(s, &st); /* memory that is touched for the first time is slow: not what is measured here */
         if (!st.evictions && st.cache_bytes < x->n_layers * x->n_experts * x->bytes) continue;
         mf__store_stats_reset(s);
         cpu = processor_seconds();
-        began = mf__now_ns();
+        began = mf__clock_ns();
         until = began + (int64_t)(x->seconds * 1e9);
     }
     mf__store_stats_get(s, &st);
-    double read = (double)st.bytes_read, speed = read / (double)(mf__now_ns() - began);
+    double read = (double)st.bytes_read, speed = read / (double)(mf__clock_ns() - began);
     printf("| store, %s%s | %.2f | %.0f %% | %.3f | %.1f %% |\n", st.io, st.direct ? ", direct" : "", speed,
            100 * speed / baseline, (processor_seconds() - cpu) / (read * 1e-9),
            100.0 * (double)st.hits / (double)(st.wanted ? st.wanted : 1));

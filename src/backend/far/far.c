@@ -16,8 +16,7 @@ typedef struct far_backend {
     mf_error failed; /* what went wrong on the way, for who waits next */
 } far_backend;
 
-/* ---- doing ---------------------------------------------------------------------------------------------------------
- */
+/* ---- doing ------------------------------------------------------------------------------------------------------ */
 
 static mf_status perform(far_backend *far, const mf__far_command *c, mf_error *err) {
     mf__fence fence;
@@ -58,8 +57,7 @@ static mf_status note(far_backend *far, mf__far_command *c) {
     return MF_OK;
 }
 
-/* ---- the vtable -----------------------------------------------------------------------------------------------------
- */
+/* ---- the vtable ------------------------------------------------------------------------------------------------- */
 
 static void far_free(mf__backend *be) {
     far_backend *far = (far_backend *)be;

@@ -60,8 +60,7 @@ void maker_rename(maker *m, const char *from, const char *to) {
     }
 }
 
-/* ---- making -------------------------------------------------------------------------------------------------------
- */
+/* ---- making ----------------------------------------------------------------------------------------------------- */
 
 static void fill(maker *m, maker_tensor *t, const char *name) {
     bool norm = strstr(name, "norm") != NULL;
@@ -125,8 +124,7 @@ void maker_free(maker *m) {
     mf__arena_free(&m->arena);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------
- */
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
 
 char *path_in(const char *dir, const char *name) {
     char *path = mf__path_join(dir, name);
@@ -170,8 +168,7 @@ const char *maker_write(maker *m, const char *root, const char *name) {
     return dir;
 }
 
-/* ---- evaluating ---------------------------------------------------------------------------------------------------
- */
+/* ---- evaluating ------------------------------------------------------------------------------------------------- */
 
 float *model_logits(const char *dir, int experts_per_token) {
     mf_model_options opt;

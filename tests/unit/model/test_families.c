@@ -99,8 +99,7 @@ static void witnesses(void **state) {
     }
 }
 
-/* ---- fewer experts per token --------------------------------------------------------------------------------------
- */
+/* ---- fewer experts per token ------------------------------------------------------------------------------------ */
 
 typedef struct heard {
     int n_warnings;
@@ -159,8 +158,7 @@ static void fewer_experts(void **state) {
     maker_free(&m);
 }
 
-/* ---- the documentation --------------------------------------------------------------------------------------------
- */
+/* ---- the documentation ------------------------------------------------------------------------------------------ */
 
 static const char *docs_path;
 

@@ -15,8 +15,7 @@ static void same(const char *a, const char *b, int32_t n_vocab) {
     free(y);
 }
 
-/* ---- norms stored as w - 1 ----------------------------------------------------------------------------------------
- */
+/* ---- norms stored as w - 1 -------------------------------------------------------------------------------------- */
 
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), k = strlen(end);
@@ -53,8 +52,7 @@ static void raw_and_converted_norms(void **state) {
     }
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------------
- */
+/* ---- names ------------------------------------------------------------------------------------------------------ */
 
 static void three_prefixes(void **state) {
     maker m;
@@ -116,8 +114,7 @@ static void other_tensors_are_left_out(void **state) {
     maker_free(&m);
 }
 
-/* ---- rows in another order ----------------------------------------------------------------------------------------
- */
+/* ---- rows in another order -------------------------------------------------------------------------------------- */
 
 /* in_proj_qkvz: per key head q | k | v of its value heads | z of them; in_proj_ba: per key head b | a. Written here
  * head by head, the other way round from how the import reads it. */
@@ -189,8 +186,7 @@ static void fused_experts(void **state) {
     maker_free(&m);
 }
 
-/* ---- gpt-oss: MXFP4, and bf16 turned around -----------------------------------------------------------------------
- */
+/* ---- gpt-oss: MXFP4, and bf16 turned around --------------------------------------------------------------------- */
 
 static const float E2M1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
@@ -331,8 +327,7 @@ static void mxfp4_and_its_twin(void **state) {
     for (int i = 0; i < 3; i++) free(logits[i]);
 }
 
-/* ---- what matters at all: leaving a part out must show ------------------------------------------------------------
- */
+/* ---- what matters at all: leaving a part out must show ---------------------------------------------------------- */
 
 /* A weight of every optional part, changed: a graph that does not use it would give the same logits. */
 static void every_part_is_used(void **state) {

@@ -27,8 +27,7 @@ static mf_error err;
 #define ASK "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}"
 #define ASK_TOOLS "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"tools\": [" WEATHER ", " PING "]}"
 
-/* ---- what came ----------------------------------------------------------------------------------------------------
- */
+/* ---- what came -------------------------------------------------------------------------------------------------- */
 
 typedef struct heard {
     mf__strbuf text, reasoning, arguments, all; /* all: events as in test_answer.c */
@@ -72,8 +71,7 @@ static void forget(heard *h) {
 #define SAID(h) ((h).text.data ? (h).text.data : "")
 #define THOUGHT(h) ((h).reasoning.data ? (h).reasoning.data : "")
 
-/* ---- the model ----------------------------------------------------------------------------------------------------
- */
+/* ---- the model -------------------------------------------------------------------------------------------------- */
 
 static uint64_t die = 1;
 
@@ -133,8 +131,7 @@ static void say(run *r, heard *h) {
     free(logits);
 }
 
-/* ---- text ----------------------------------------------------------------------------------------------------------
- */
+/* ---- text ------------------------------------------------------------------------------------------------------- */
 
 static void test_text_and_reasoning(void **state) {
     (void)state;
@@ -317,8 +314,7 @@ static void test_marks(void **state) {
     make_free(&m);
 }
 
-/* ---- tools ---------------------------------------------------------------------------------------------------------
- */
+/* ---- tools ------------------------------------------------------------------------------------------------------ */
 
 static bool is_right_call(const json_t *call) {
     const char *name = json_string_value(json_array_get(call, 0));
@@ -455,8 +451,7 @@ static void test_tools_without_the_template(void **state) {
     make_free(&m);
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------
- */
+/* ---- requests --------------------------------------------------------------------------------------------------- */
 
 static void test_bad_requests(void **state) {
     (void)state;
