@@ -304,11 +304,16 @@ static void on_written(struct bufferevent *bev, void *user) {
         enter(c, c->state);
 }
 
-/* End of file and errors alike: a client that closes its side is taken to have left, as nginx does. */
+/* End of file and errors alike: a client that closes its side is taken to have left, as nginx does. Only an answer that
+ * is complete still goes out to one that closed its side for sending. */
 static void on_event(struct bufferevent *bev, short what, void *user) {
+    http_conn *c = user;
     (void)bev;
-    (void)what;
-    http__conn_free(user);
+    bool complete = c->writing && (c->state == CONN_IDLE || c->state == CONN_FLUSH);
+    if ((what & BEV_EVENT_EOF) && complete)
+        enter(c, CONN_FLUSH);
+    else
+        http__conn_free(c);
 }
 
 static void on_deadline(evutil_socket_t fd, short what, void *user) {

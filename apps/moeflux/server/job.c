@@ -167,6 +167,10 @@ static bool read_model(job *j, const json_t *body) {
 
 void job_read(job *j) {
     json_error_t why;
+    if (j->cancelled) { /* nobody waits for it: large bodies of clients that left must not pile up */
+        job_fail(j, 400, NULL, NULL, "the client has left");
+        return;
+    }
     json_t *body = json_loadb(j->body, j->n_body, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!body)
         job_fail(j, 400, NULL, NULL, "We could not parse the JSON body of your request: %s (byte %d).", why.text,
@@ -183,6 +187,8 @@ void job_prepare(job *j) {
     server *s = j->server;
     seq *seqs[JOB_MAX_CHOICES];
     job_read(j);
+    free(j->body);
+    j->body = NULL;
     bool runs = !j->problem.status && !j->whole;
     int n = j->n_choices;
     for (int i = 0; i < n; i++) {

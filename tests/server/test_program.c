@@ -1,0 +1,170 @@
+/* `moeflux serve` as a process: a port that is taken, a socket handed over, signals, refusals at the start; and a
+ * dashboard that asks for numbers there are. Arguments: MODEL PROGRAM GRAFANA_JSON. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "client.h"
+
+static const char *program, *dashboard;
+
+typedef struct child {
+    pid_t pid;
+    int port, err; /* err: its standard error */
+    char said[4096];
+} child;
+
+/* Starts `serve MODEL extra...`; inherited: a socket to hand over as systemd does, or -1. */
+static child spawn(const char *const *extra, int inherited) {
+    const char *argv[16] = {program, "serve", model_dir, "--threads", "1"};
+    int n = 5, pipe_fds[2];
+    while (*extra) argv[n++] = *extra++;
+    assert_int_equal(pipe(pipe_fds), 0);
+    child c = {.pid = fork(), .err = pipe_fds[0]};
+    if (!c.pid) {
+        char pid[16];
+        dup2(pipe_fds[1], 2);
+        if (inherited >= 0) {
+            dup2(inherited, 3);
+            snprintf(pid, sizeof pid, "%d", (int)getpid());
+            setenv("LISTEN_PID", pid, 1);
+            setenv("LISTEN_FDS", "1", 1);
+        }
+        execv(program, (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    close(pipe_fds[1]);
+    return c;
+}
+
+/* Reads what it says until it listens or ends. */
+static void listen_to(child *c) {
+    size_t n = 0;
+    ssize_t got;
+    while (n + 1 < sizeof c->said && (got = read(c->err, c->said + n, sizeof c->said - 1 - n)) > 0) {
+        n += (size_t)got;
+        c->said[n] = 0;
+        const char *at = strstr(c->said, " on http://127.0.0.1:");
+        if (at && strchr(at, '(')) {
+            c->port = atoi(at + strlen(" on http://127.0.0.1:"));
+            return;
+        }
+    }
+}
+
+static int end_of(child *c) {
+    int status;
+    assert_int_equal(waitpid(c->pid, &status, 0), c->pid);
+    close(c->err);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void test_taken_port(void **state) {
+    (void)state;
+    child first = spawn((const char *[]){"--port", "0", NULL}, -1);
+    char port[16];
+    listen_to(&first);
+    assert_true(first.port > 0);
+    snprintf(port, sizeof port, "%d", first.port);
+    child second = spawn((const char *[]){"--port", port, NULL}, -1);
+    listen_to(&second);
+    assert_non_null(strstr(second.said, "is taken"));
+    assert_non_null(strstr(second.said, "--port"));
+    assert_int_equal(end_of(&second), 1);
+    kill(first.pid, SIGTERM);
+    assert_int_equal(end_of(&first), 0);
+}
+
+static void test_other_machines_need_a_key(void **state) {
+    (void)state;
+    child c = spawn((const char *[]){"--port", "0", "--host", "0.0.0.0", NULL}, -1);
+    listen_to(&c);
+    assert_non_null(strstr(c.said, "--api-key"));
+    assert_int_equal(end_of(&c), 2);
+}
+
+static void test_inherited_socket(void **state) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    int status, fd = socket(AF_INET, SOCK_STREAM, 0);
+    (void)state;
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &n), 0);
+    assert_int_equal(listen(fd, 16), 0);
+    int early = dial(ntohs(at.sin_port)); /* before anybody serves: it waits */
+    put_request(early, "/health", NULL);
+    child c = spawn((const char *[]){NULL}, fd);
+    close(fd);
+    listen_to(&c);
+    assert_int_equal(c.port, ntohs(at.sin_port));
+    char *all = get_all(early);
+    assert_non_null(strstr(all, "\"status\":\"ok\""));
+    free(all);
+    close(early);
+    free(ask(c.port, "/v1/models", NULL, &status));
+    assert_int_equal(status, 200);
+    kill(c.pid, SIGTERM);
+    assert_int_equal(end_of(&c), 0);
+}
+
+/* With an answer under way: it ends within the grace, in good order, and the exit code is 0. A second signal hurries.
+ */
+static void test_signals(void **state) {
+    static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":1900,\"ignore_eos\":true,\"stream\":true}";
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        child c = spawn((const char *[]){"--port", "0", "--grace", i ? "3600" : "0.1", NULL}, -1);
+        listen_to(&c);
+        int fd = dial(c.port);
+        put_request(fd, "/v1/completions", body);
+        wait_running(c.port, 1);
+        kill(c.pid, i ? SIGINT : SIGTERM);
+        if (i) {
+            usleep(100000);
+            kill(c.pid, SIGTERM);
+        }
+        char *all = get_all(fd);
+        assert_non_null(strstr(all, "data: [DONE]"));
+        free(all);
+        close(fd);
+        assert_int_equal(end_of(&c), 0);
+    }
+}
+
+/* Every number that the dashboard asks for is one that the server has. */
+static void test_dashboard(void **state) {
+    int status;
+    (void)state;
+    child c = spawn((const char *[]){"--port", "0", NULL}, -1);
+    listen_to(&c);
+    char *metrics = ask(c.port, "/metrics", NULL, &status);
+    FILE *f = fopen(dashboard, "r");
+    assert_non_null(f);
+    static char text[65536];
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, "moeflux_")); at += 8, n++) {
+        char name[96];
+        size_t size = strspn(at, "abcdefghijklmnopqrstuvwxyz_");
+        snprintf(name, sizeof name, "\n%.*s", (int)size, at);
+        if (!strstr(metrics, name)) fail_msg("the dashboard asks for %s, which is not in /metrics", name + 1);
+    }
+    assert_true(n > 20);
+    free(metrics);
+    kill(c.pid, SIGTERM);
+    assert_int_equal(end_of(&c), 0);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_taken_port),       cmocka_unit_test(test_other_machines_need_a_key),
+        cmocka_unit_test(test_inherited_socket), cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_dashboard),
+    };
+    if (argc < 4) return 2;
+    model_dir = argv[1];
+    program = argv[2];
+    dashboard = argv[3];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
