@@ -220,7 +220,8 @@ async function speak(node) {
   input.focus();
 }
 
-async function send() {
+// Nothing here waits before the answer is under way: a second click finds it running.
+function send() {
   const text = [...attached.map((f) => `File ${f.name}:\n\`\`\`\n${f.text}\n\`\`\``), input.value.trim()].filter(Boolean).join('\n\n');
   if (!text || running) return;
   const node = store.add(conversation, conversation.leaf, 'user', text);
@@ -228,10 +229,9 @@ async function send() {
   input.value = '';
   attached = [];
   showFiles();
-  await store.save(conversation);
   localStorage.setItem('open', JSON.stringify(conversation.id));
-  list();
-  await speak(node);
+  store.save(conversation).then(list, (e) => say(`The conversation cannot be kept: ${e.message}`, true));
+  speak(node);
 }
 
 $('composer').addEventListener('submit', (event) => {

@@ -64,6 +64,19 @@ test('reload, and the conversation is there', async () => {
   assert.match(await page.textContent('#list'), /story about a dog/);
 });
 
+test('a second click while an answer comes sends nothing', async () => {
+  const before = (await page.$$('article.user')).length;
+  await page.fill('#input', 'Twice?');
+  await page.evaluate(() => {
+    document.getElementById('send').click();
+    document.getElementById('input').value = 'Twice?';
+    document.getElementById('composer').requestSubmit();
+  });
+  await idle();
+  assert.equal((await page.$$('article.user')).length, before + 1);
+  await page.fill('#input', '');
+});
+
 test('stop', async () => {
   await settings({ max_tokens: '1500' });
   await page.click('#new');
@@ -127,7 +140,7 @@ test('what a model writes stays text', async () => {
     const box = document.createElement('div');
     box.id = 'trial';
     box.append(markdown('# Title\n\n<img src=x onerror="window.broken=1"> **bold** `code` [a](javascript:alert(1)) [b](https://x.example)\n\n```js\nlet a = 1;\n```\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |'));
-    document.getElementById('log').append(box);
+    document.querySelector('main').append(box);
   });
   assert.equal(await page.evaluate(() => window.broken), undefined);
   assert.equal(await page.$('#trial img'), null);
