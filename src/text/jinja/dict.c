@@ -64,10 +64,11 @@ mf_status mf__j_dict(jctx *c, size_t capacity, jvalue *out) {
     return MF_OK;
 }
 
-static void fill_slot(jdict *d, uint64_t h, size_t pair) {
-    size_t at = h & (d->n_slots - 1);
-    while (d->slots[at]) at = (at + 1) & (d->n_slots - 1);
+static mf_status fill_slot(jctx *c, jdict *d, uint64_t h, size_t pair) {
+    size_t at = h & (d->n_slots - 1), tried = 0;
+    for (; d->slots[at]; tried++) at = (at + 1) & (d->n_slots - 1);
     d->slots[at] = (uint32_t)(pair + 1);
+    return mf__j_pay(c, tried / 4);
 }
 
 /* Makes the table fit for the pairs there are. */
@@ -87,7 +88,7 @@ static mf_status index_pairs(jctx *c, jdict *d) {
     for (size_t i = 0; i < d->n; i++) {
         uint64_t h;
         MF__TRY(hash(c, d->pairs[i].key, &h));
-        fill_slot(d, h, i);
+        MF__TRY(fill_slot(c, d, h, i));
     }
     d->stale = false;
     return MF_OK;
@@ -138,11 +139,8 @@ mf_status mf__j_put(jctx *c, jvalue dict, jvalue key, jvalue value) {
         d->capacity = capacity;
     }
     d->pairs[d->n++] = (jpair){key, value};
-    if (d->n_slots < 2 * (d->n + 1) || d->stale)
-        d->stale = true;
-    else
-        fill_slot(d, h, d->n - 1);
-    return MF_OK;
+    d->stale = d->stale || d->n_slots < 2 * (d->n + 1);
+    return d->stale ? MF_OK : fill_slot(c, d, h, d->n - 1);
 }
 
 mf_status mf__j_remove(jctx *c, jdict *d, jvalue key, jvalue *value, bool *found) {

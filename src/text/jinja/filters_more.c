@@ -1,4 +1,5 @@
 /* Filters that apply other filters and tests, and those of numbers. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,8 +152,10 @@ static bool text_to_double(jvalue v, double *out) {
     return *end == 0;
 }
 
-static bool text_to_int(jvalue v, int base, int64_t *out) {
+/* *large: an integer, but one of more than 64 bits. */
+static bool text_to_int(jvalue v, int base, int64_t *out, bool *large) {
     char text[128], *end;
+    *large = false;
     if (!plain_digits(v, text)) return false;
     char *digits = text + (text[0] == '-' || text[0] == '+');
     char kind = digits[0] == '0' && digits[1] ? (char)(digits[1] | 32) : 0;
@@ -164,27 +167,30 @@ static bool text_to_int(jvalue v, int base, int64_t *out) {
     }
     if (base == 0) base = 10;
     if (base == 16 && kind == 'x' && named != 16) return false;
-    long long i = strtoll(text, &end, base);
-    *out = i;
+    errno = 0;
+    *out = strtoll(text, &end, base);
+    *large = errno == ERANGE && *end == 0;
     return *end == 0 && end != text;
 }
 
 static mf_status x_int(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     int64_t i, base;
-    double f;
+    double f = in.f;
+    bool large = false;
     MF__TRY(mf__j_int_arg(c, a->at[1], "int: base", 10, &base));
     *out = a->at[0] ? *a->at[0] : mf__j_int(0);
     if (in.kind == J_UNDEFINED) return mf__j_undefined_error(c, in);
     if (mf__j_is_int(in)) return *out = mf__j_int(mf__j_as_int(in)), MF_OK;
-    if (in.kind == J_FLOAT)
-        f = in.f;
-    else if (in.kind != J_STRING)
-        return MF_OK;
-    else if (base >= 0 && base <= 36 && base != 1 && text_to_int(in, (int)base, &i))
-        return *out = mf__j_int(i), MF_OK;
-    else if (!text_to_double(in, &f))
-        return MF_OK;
-    if (f > -9.2e18 && f < 9.2e18) *out = mf__j_int((int64_t)f);
+    if (in.kind != J_FLOAT && in.kind != J_STRING) return MF_OK;
+    if (in.kind == J_STRING) {
+        bool whole = base >= 0 && base <= 36 && base != 1 && text_to_int(in, (int)base, &i, &large);
+        if (large) return mf__j_too_large(c);
+        if (whole) return *out = mf__j_int(i), MF_OK;
+        if (!text_to_double(in, &f)) return MF_OK;
+    }
+    if (isnan(f) || isinf(f)) return MF_OK;
+    if (f < -0x1p63 || f >= 0x1p63) return mf__j_too_large(c);
+    *out = mf__j_int((int64_t)f);
     return MF_OK;
 }
 
@@ -207,13 +213,16 @@ static mf_status x_abs(jctx *c, jvalue in, const jbound *a, jvalue *out) {
 }
 
 /* To tens, hundreds, ...: half goes to the even one. */
-static jvalue round_int(int64_t i, int64_t precision) {
+static mf_status round_int(jctx *c, int64_t i, int64_t precision, jvalue *out) {
     uint64_t unit = 1, u = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
-    if (precision < -18) return mf__j_int(0);
+    *out = mf__j_int(0);
+    if (precision < -18) return MF_OK;
     for (int64_t k = precision; k < 0; k++) unit *= 10;
     uint64_t low = u / unit * unit, more = u - low;
     if (more * 2 > unit || (more * 2 == unit && low / unit % 2)) low += unit;
-    return mf__j_int(i < 0 ? -(int64_t)low : (int64_t)low);
+    if (low > INT64_MAX) return mf__j_too_large(c);
+    *out = mf__j_int(i < 0 ? -(int64_t)low : (int64_t)low);
+    return MF_OK;
 }
 
 static mf_status x_round(jctx *c, jvalue in, const jbound *a, jvalue *out) {
@@ -231,7 +240,7 @@ static mf_status x_round(jctx *c, jvalue in, const jbound *a, jvalue *out) {
         return mf__j_fail(c, MF_E_LIMIT, "round to %lld digits", (long long)precision);
     double f = mf__j_as_double(in), scale = pow(10, (double)precision);
     if (*method == 'c' && method[1] == 'o' && mf__j_is_int(in))
-        return *out = precision < 0 ? round_int(mf__j_as_int(in), precision) : mf__j_int(mf__j_as_int(in)), MF_OK;
+        return round_int(c, mf__j_as_int(in), precision < 0 ? precision : 0, out);
     if (*method == 'f' || method[1] == 'e') {
         *out = mf__j_float((*method == 'f' ? floor(f * scale) : ceil(f * scale)) / scale);
     } else if (precision < 0) {

@@ -252,7 +252,7 @@ static mf_status x_wordcount(jctx *c, jvalue in, const jbound *a, jvalue *out) {
     bool in_word = false;
     (void)a;
     MF__TRY(mf__j_str(c, in, &in));
-    MF__TRY(mf__j_pay_bytes(c, in.n, J_DECODED));
+    MF__TRY(mf__j_pay(c, in.n));
     for (size_t i = 0; i < in.n;) { /* runs of letters, digits, _ */
         uint32_t ch;
         i += (size_t)mf__utf8_decode(in.s + i, &ch);

@@ -232,6 +232,7 @@ static mf_status first_value(jctx *c, fields *f, const char *name, size_t n, jva
     }
     if (n == 0) at = f->next++;
     if (number && f->args && at < f->args->n) return *out = f->args->pos[at], MF_OK;
+    if (!number && f->args) MF__TRY(mf__j_pay(c, f->args->n_named / 8));
     for (size_t i = 0; !number && f->args && i < f->args->n_named; i++)
         if (f->args->named[i].n_name == n && memcmp(f->args->named[i].name, name, n) == 0)
             return *out = f->args->named[i].value, MF_OK;

@@ -4,6 +4,10 @@
 
 #include "text/jinja/run.h"
 
+mf_status mf__j_too_large(jctx *c) {
+    return mf__j_fail(c, MF_E_LIMIT, "an integer of more than 64 bits, too large for moeflux");
+}
+
 /* ---- slices ---------------------------------------------------------------------------------------------------- */
 
 /* One bound of a slice, clipped as Python does. */
@@ -58,8 +62,13 @@ mf_status mf__j_slice(jctx *c, jvalue v, const jvalue bounds[3], jvalue *out) {
     *out = list;
     if (v.kind == J_LIST && v.form == JF_RANGE) {
         const int64_t *r = v.list->range;
+        int64_t first, end, by_both;
+        if (__builtin_mul_overflow(start, r[2], &first) || __builtin_add_overflow(first, r[0], &first) ||
+            __builtin_mul_overflow(stop, r[2], &end) || __builtin_add_overflow(end, r[0], &end) ||
+            __builtin_mul_overflow(step, r[2], &by_both))
+            return mf__j_too_large(c);
         out->form = JF_RANGE;
-        return mf__j_set_range(c, *out, r[0] + start * r[2], r[0] + stop * r[2], r[2] * step);
+        return mf__j_set_range(c, *out, first, end, by_both);
     }
     if (v.kind != J_STRING) return MF_OK;
     MF__TRY(mf__j_join(c, list.list, mf__j_string("", 0), out));
@@ -113,6 +122,8 @@ static mf_status repeat(jctx *c, jvalue v, int64_t times, jvalue *out) {
 static mf_status float_op(jctx *c, char op, double a, double b, jvalue *out) {
     if ((op == '/' || op == 'i' || op == '%') && b == 0) return mf__j_fail(c, MF_E_INVALID, "division by zero");
     if (op == 'p' && a == 0 && b < 0) return mf__j_fail(c, MF_E_INVALID, "zero to a negative power");
+    if (op == 'p' && a < 0 && b != floor(b))
+        return mf__j_fail(c, MF_E_INVALID, "a negative number to a fractional power");
     double r = 0;
     switch (op) {
     case '+': r = a + b; break;
@@ -130,16 +141,12 @@ static mf_status float_op(jctx *c, char op, double a, double b, jvalue *out) {
     return MF_OK;
 }
 
-static mf_status too_large(jctx *c) {
-    return mf__j_fail(c, MF_E_LIMIT, "an integer of more than 64 bits, too large for moeflux");
-}
-
 static mf_status int_power(jctx *c, int64_t a, int64_t b, jvalue *out) {
     int64_t r = 1;
     if (b < 0) return float_op(c, 'p', (double)a, (double)b, out);
     for (; b > 0; b >>= 1) {
-        if ((b & 1) && __builtin_mul_overflow(r, a, &r)) return too_large(c);
-        if (b > 1 && __builtin_mul_overflow(a, a, &a)) return too_large(c);
+        if ((b & 1) && __builtin_mul_overflow(r, a, &r)) return mf__j_too_large(c);
+        if (b > 1 && __builtin_mul_overflow(a, a, &a)) return mf__j_too_large(c);
     }
     *out = mf__j_int(r);
     return MF_OK;
@@ -162,7 +169,7 @@ static mf_status int_op(jctx *c, char op, int64_t a, int64_t b, jvalue *out) {
         if (a % b != 0 && (a < 0) != (b < 0)) r = op == 'i' ? r - 1 : r + b;
         break;
     }
-    if (over) return too_large(c);
+    if (over) return mf__j_too_large(c);
     *out = mf__j_int(r);
     return MF_OK;
 }
@@ -190,7 +197,7 @@ mf_status mf__j_unary(jctx *c, char op, jvalue v, jvalue *out) {
     if (v.kind == J_FLOAT) return *out = mf__j_float(op == '-' ? -v.f : v.f), MF_OK;
     if (!mf__j_is_int(v)) return mf__j_fail(c, MF_E_INVALID, "%c %s is not possible", op, mf__j_type(v));
     int64_t i = mf__j_as_int(v);
-    if (op == '-' && i == INT64_MIN) return too_large(c);
+    if (op == '-' && i == INT64_MIN) return mf__j_too_large(c);
     *out = mf__j_int(op == '-' ? -i : i);
     return MF_OK;
 }

@@ -37,6 +37,7 @@ mf_status mf__j_getitem(jctx *c, jvalue v, jvalue key, jvalue *out);
 mf_status mf__j_undefined_error(jctx *c, jvalue v);
 
 /* operators.c */
+mf_status mf__j_too_large(jctx *c); /* the error for integers of more than 64 bits */
 mf_status mf__j_slice(jctx *c, jvalue v, const jvalue bounds[3], jvalue *out); /* bounds: None where missing */
 mf_status mf__j_binary(jctx *c, char op, jvalue a, jvalue b, jvalue *out);
 mf_status mf__j_unary(jctx *c, char op, jvalue v, jvalue *out);

@@ -154,7 +154,7 @@ static bool is_word(uint32_t ch) {
 
 static mf_status all_are(jctx *c, jvalue s, bool (*holds)(uint32_t), bool empty, jvalue *out) {
     bool all = s.n > 0 || empty;
-    MF__TRY(mf__j_pay_bytes(c, s.n, J_DECODED));
+    MF__TRY(mf__j_pay(c, s.n));
     for (size_t i = 0; i < s.n && all;) {
         uint32_t ch;
         i += (size_t)mf__utf8_decode(s.s + i, &ch);
@@ -190,7 +190,7 @@ static mf_status f_isidentifier(jctx *c, jvalue s, const jbound *a, jvalue *out)
 /* Some letter has a case, and all that have one have this one. */
 static mf_status one_case(jctx *c, jvalue s, bool (*right)(uint32_t), jvalue *out) {
     bool some = false, all = true;
-    MF__TRY(mf__j_pay_bytes(c, s.n, J_DECODED));
+    MF__TRY(mf__j_pay(c, s.n));
     for (size_t i = 0; i < s.n && all;) {
         uint32_t ch;
         i += (size_t)mf__utf8_decode(s.s + i, &ch);
@@ -213,7 +213,7 @@ static mf_status f_isupper(jctx *c, jvalue s, const jbound *a, jvalue *out) {
 static mf_status f_istitle(jctx *c, jvalue s, const jbound *a, jvalue *out) {
     bool some = false, all = true, after = false;
     (void)a;
-    MF__TRY(mf__j_pay_bytes(c, s.n, J_DECODED));
+    MF__TRY(mf__j_pay(c, s.n));
     for (size_t i = 0; i < s.n && all;) {
         uint32_t ch;
         i += (size_t)mf__utf8_decode(s.s + i, &ch);

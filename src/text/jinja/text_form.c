@@ -1,4 +1,5 @@
 /* What values look like as text: Python's str and repr, and json.dumps. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 static int shortest_digits(double x, char digits[20], int *exponent) {
     char text[40];
     int n = 0;
-    for (int precision = 0; precision < 17; precision++) {
+    /* Digits fewer than 15 show as zeros at the end; only numbers close to 0 have less than 15 to them. */
+    for (int precision = x < DBL_MIN ? 0 : 14; precision < 17; precision++) {
         snprintf(text, sizeof text, "%.*e", precision, x);
         if (strtod(text, NULL) == x) break;
     }
@@ -30,7 +32,7 @@ static int shortest_digits(double x, char digits[20], int *exponent) {
 static mf_status put_float(jctx *c, mf__strbuf *out, double x, bool json) {
     char digits[20] = "0", text[64];
     int exponent, n, k = 0;
-    MF__TRY(mf__j_pay(c, 50)); /* up to 17 attempts */
+    MF__TRY(mf__j_pay(c, fabs(x) < DBL_MIN ? 600 : 100)); /* up to 17 attempts, or 3 */
     if (isnan(x)) return mf__j_puts(c, out, json ? "NaN" : "nan");
     if (isinf(x)) return mf__j_puts(c, out, x < 0 ? (json ? "-Infinity" : "-inf") : json ? "Infinity" : "inf");
     if (signbit(x)) text[k++] = '-', x = -x;
@@ -91,6 +93,7 @@ static mf_status repr_string(jctx *c, jvalue v, bool ascii, mf__strbuf *out) {
         uint32_t ch;
         size_t n = (size_t)mf__utf8_decode(v.s + i, &ch);
         repr_escape(ch, quote, ascii, text);
+        if (ch >= 0x80) MF__TRY(mf__j_pay(c, 2)); /* a look into the tables of Unicode */
         if (text[0]) {
             MF__TRY(mf__j_pay(c, 4));
             MF__TRY(mf__j_put_text(c, out, v.s + start, i - start));

@@ -207,7 +207,7 @@ mf_status mf__j_compare(jctx *c, jvalue a, jvalue b, int *order) {
         *order = d ? (d < 0 ? -1 : 1) : a.n < b.n ? -1 : a.n > b.n;
         return MF_OK;
     }
-    if (a.kind != b.kind || !mf__j_is_list(a))
+    if (a.kind != b.kind || !mf__j_is_list(a) || (a.kind == J_LIST && (a.form || b.form)))
         return mf__j_fail(c, MF_E_INVALID, "%s and %s cannot be ordered", mf__j_type(a), mf__j_type(b));
     MF__TRY(mf__j_enter(c));
     MF__TRY(compare_lists(c, a.list, b.list, order));

@@ -129,6 +129,30 @@ static void test_unknown(void **state) {
     expect_error("{% macro m(a) %}{% endmacro %}{{ m(b=1) }}", MF_E_INVALID, "no parameter called \"b\"");
 }
 
+/* White space around tags as jinja2 reads it by default, and as models want it. */
+static void test_syntax(void **state) {
+    (void)state;
+    static const char source[] = "  {% if true %}\n  a\n  {% endif %}\nb\n";
+    static const struct {
+        mf__jinja_syntax syntax;
+        const char *want;
+    } cases[] = {{{0}, "  a\nb"},
+                 {{.keep_newline = true}, "\n  a\n\nb"},
+                 {{.keep_indent = true}, "    a\n  b"},
+                 {{.keep_newline = true, .keep_indent = true}, "  \n  a\n  \nb"},
+                 {{.keep_last_newline = true}, "  a\nb\n"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mf__jinja *t;
+        mf__strbuf out = {0};
+        mf_error err;
+        assert_int_equal(mf__jinja_parse_as("t", source, strlen(source), &cases[i].syntax, &t, &err), MF_OK);
+        assert_int_equal(mf__jinja_render(t, NULL, NULL, &out, &err), MF_OK);
+        assert_string_equal(out.data, cases[i].want);
+        mf__strbuf_free(&out);
+        mf__jinja_free(t);
+    }
+}
+
 static void test_limits(void **state) {
     (void)state;
     expect_error("{% set r = range(1000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}", MF_E_LIMIT,
@@ -149,6 +173,10 @@ static void test_limits(void **state) {
                  MF_E_LIMIT, "steps");
     expect_error("{{ 9223372036854775808 }}", MF_E_FORMAT, "large");
     expect_error("{{ 999999999999999999 * 1000 }}", MF_E_LIMIT, "large");
+    expect_error("{{ '99999999999999999999'|int }}", MF_E_LIMIT, "large");
+    expect_error("{{ 1e20|int }}", MF_E_LIMIT, "large");
+    expect_error("{{ 9223372036854775807|round(-1) }}", MF_E_LIMIT, "large");
+    expect_error("{{ range(-9223372036854775807 - 1, 0, 4611686018427387904)[::-1] }}", MF_E_LIMIT, "large");
     expect_error("{% set l = [] %}{% set _ = l.append(l) %}{{ l }}", MF_E_LIMIT, "nested");
     expect_error("{% set l = [] %}{% set _ = l.append(l) %}{{ l|tojson }}", MF_E_LIMIT, "nested");
     char deep[4000] = "{{ ";
@@ -171,6 +199,7 @@ int main(int argc, char **argv) {
     if (argc != 2) return fprintf(stderr, "usage: test_jinja FILE\n"), 2;
     case_file = argv[1];
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases), cmocka_unit_test(test_error_lines),
-                                       cmocka_unit_test(test_unknown), cmocka_unit_test(test_limits)};
+                                       cmocka_unit_test(test_unknown), cmocka_unit_test(test_syntax),
+                                       cmocka_unit_test(test_limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

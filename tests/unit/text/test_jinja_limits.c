@@ -228,7 +228,29 @@ static void test_many_names(void **state) {
     for (int i = 0; i < 40000; i++) n += (size_t)sprintf(s + n, ",a%d=1", i);
     sprintf(s + n, ") }}");
     ends(s, MF_E_LIMIT, "steps");
+    /* str.format with as many arguments by name. */
+    n = (size_t)sprintf(s, "{{ ('{a39999}' * 40000).format(z=1");
+    for (int i = 0; i < 40000; i++) n += (size_t)sprintf(s + n, ",a%d=1", i);
+    sprintf(s + n, ") }}");
+    ends(s, MF_E_LIMIT, "steps");
     free(s);
+}
+
+/* Many keys in a request: the table that finds them is built in as many steps. */
+static void test_many_keys(void **state) {
+    (void)state;
+    json_t *keys = json_object(), *vars = json_object();
+    mf_error err = {0};
+    mf__jinja_options opt = {.max_steps = 20000000 / SLOW};
+    char key[16];
+    for (int i = 0; i < 60000; i++) {
+        snprintf(key, sizeof key, "%07d", i);
+        json_object_set_new(keys, key, json_null());
+    }
+    json_object_set_new(vars, "keys", keys);
+    mf_status status = render("{{ keys.x }}", vars, &opt, &err);
+    if (status != MF_OK) fail_msg("%s", err.text);
+    json_decref(vars);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
@@ -280,6 +302,7 @@ int main(void) {
         cmocka_unit_test(test_work_is_paid),
         cmocka_unit_test(test_large_dictionaries),
         cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_many_keys),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_cancel),
     };
