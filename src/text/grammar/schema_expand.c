@@ -329,8 +329,8 @@ static mf_status enter_scope(mf__schemas *c, literal l, uint32_t parent, uint32_
 }
 
 bool mf__scope_below(const mf__schemas *c, uint32_t scope, uint32_t top) {
-    while (scope != MF__NEVER && scope != top) scope = c->scopes[scope].parent;
-    return scope == top;
+    while (scope != MF__NEVER && scope != top && !c->scopes[scope].negated) scope = c->scopes[scope].parent;
+    return scope == top; /* what is inside "not" says nothing to the outside */
 }
 
 /* Takes all pending literals apart. */

@@ -116,7 +116,11 @@ static mf_status look_for_ids(mf__schemas *c, const json_t *node, uint32_t base)
 static mf_status read_ids(mf__schemas *c, const json_t *node, uint32_t *base) {
     const char *id = json_string_value(json_object_get(node, "$id"));
     if (!id) id = json_string_value(json_object_get(node, "id"));
-    if (c->legacy && json_object_get(node, "$ref")) id = NULL;
+    bool reference = json_is_string(json_object_get(node, "$ref"));
+    if (c->legacy && reference) id = NULL;
+    if (id && reference && node != c->root && !json_object_get(c->root, "$schema"))
+        return mf__schema_fail(c, MF_E_UNSUPPORTED, node, "$id",
+                               "beside \"$ref\" depends on the draft: \"$schema\" is missing");
     const char *name = json_string_value(json_object_get(node, "$anchor"));
     const char *dynamic = json_string_value(json_object_get(node, "$dynamicAnchor"));
     if (id && id[0] == '#') { /* as drafts up to 7 wrote anchors */
