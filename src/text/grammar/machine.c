@@ -223,6 +223,31 @@ mf_status mf__machine_step(mf__machine *m, const mf__place *from, uint8_t byte, 
                           : MF_OK;
 }
 
+mf_status mf__machine_return(mf__machine *m, uint32_t node, mf__place *out, mf_error *err) {
+    *out = (mf__place){.first = m->n_items};
+    m->serial++;
+    m->n_seen = 0;
+    for (uint32_t e = m->nodes[node].edges; e; e = m->edges[e].next) {
+        mf__return back = m->edges[e];
+        MF__TRY(go_back(m, out, &back, err));
+    }
+    return close_place(m, out, err);
+}
+
+mf_status mf__machine_push(mf__machine *m, mf__item item, mf_error *err) {
+    while (m->n_items + 2 >= m->items_capacity)
+        MF__TRY(grow((void **)&m->items, &m->items_capacity, sizeof *m->items, err));
+    m->items[m->n_items++] = item;
+    return MF_OK;
+}
+
+mf_status mf__machine_alone(mf__machine *m, uint32_t *node, mf_error *err) {
+    if (m->n_nodes == m->nodes_capacity) MF__TRY(grow((void **)&m->nodes, &m->nodes_capacity, sizeof *m->nodes, err));
+    *node = m->n_nodes;
+    m->nodes[m->n_nodes++] = (mf__node){0};
+    return add_edge(m, *node, (mf__return){.node = MF__NO_NODE}, err);
+}
+
 mf_status mf__machine_start(mf__machine *m, mf__place *out, mf_error *err) {
     uint32_t node;
     bool made;

@@ -66,6 +66,12 @@ void mf__machine_deinit(mf__machine *m);
 mf_status mf__machine_start(mf__machine *m, mf__place *out, mf_error *err);
 /* Where a byte leads from a place. *out lies on top of the stacks; without items and not complete: nowhere. */
 mf_status mf__machine_step(mf__machine *m, const mf__place *from, uint8_t byte, mf__place *out, mf_error *err);
+/* Where a text goes on when the rule of a node ends here. */
+mf_status mf__machine_return(mf__machine *m, uint32_t node, mf__place *out, mf_error *err);
+/* A node on top of the stack that returns to nothing but the end of the text. */
+mf_status mf__machine_alone(mf__machine *m, uint32_t *node, mf_error *err);
+/* An item on top of the stack, with room for one more. */
+mf_status mf__machine_push(mf__machine *m, mf__item item, mf_error *err);
 /* Cuts the stacks off behind a place. */
 void mf__machine_cut(mf__machine *m, const mf__place *p);
 /* Forgets everything but one place, which moves to the bottom of the items. */

@@ -109,15 +109,21 @@ static mf_status fill_plain(mf__token_trie *t, const entry *e, uint32_t n, mf_er
 }
 
 static mf_status build(mf__token_trie *t, entry *e, uint32_t n, uint32_t *path, mf_error *err) {
-    uint32_t n_marked = 0;
+    uint32_t n_marked = 0, n_longer = 0;
     qsort(e, n, sizeof *e, compare);
     MF__TRY(build_tree(&t->all, e, n, path, err));
     MF__TRY(fill_plain(t, e, n, err));
+    entry *longer = malloc(((size_t)n + 1) * sizeof *longer);
+    if (!longer) return mf__fail(err, MF_E_NOMEM, "no memory for the tree of tokens");
     for (uint32_t i = 0; i < n; i++) {
+        uint32_t chars = plain_chars(&e[i]);
         if (e[i].size > t->max_depth) t->max_depth = e[i].size;
-        if (plain_chars(&e[i]) == 0) e[n_marked++] = e[i];
+        if (chars > TRIE_LENGTHS) longer[n_longer++] = e[i];
+        if (chars == 0) e[n_marked++] = e[i];
     }
-    return build_tree(&t->marked, e, n_marked, path, err);
+    mf_status status = build_tree(&t->longer, longer, n_longer, path, err);
+    free(longer);
+    return status == MF_OK ? build_tree(&t->marked, e, n_marked, path, err) : status;
 }
 
 mf_status mf__token_trie_create(const mf__tokenizer *tok, mf__token_trie **out, mf_error *err) {
@@ -152,6 +158,8 @@ void mf__token_trie_free(mf__token_trie *t) {
     free(t->all.tokens);
     free(t->marked.nodes);
     free(t->marked.tokens);
+    free(t->longer.nodes);
+    free(t->longer.tokens);
     for (size_t k = 0; k < MF__COUNT(t->plain); k++) free(t->plain[k]);
     free(t);
 }

@@ -25,6 +25,7 @@ typedef struct token_tree {
  * themselves. plain[k] has a bit for each of at most k characters, plain[TRIE_LENGTHS + 1] for all of them. */
 struct mf__token_trie {
     token_tree all, marked; /* marked: the tokens that are not plain */
+    token_tree longer;      /* the plain ones of more than TRIE_LENGTHS characters */
     uint32_t max_depth, max_chars;
     uint32_t *plain[TRIE_LENGTHS + 2];
     size_t n_words; /* of a plain mask */
