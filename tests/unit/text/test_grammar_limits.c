@@ -1,0 +1,160 @@
+/* Grammars that are large, deep or ambiguous: they are written to the end, or refused before the first token. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "text/grammar/grammar.h"
+
+static bool accepts(const mf__grammar *g, const char *text, size_t size) {
+    bool accepted;
+    size_t at;
+    mf_error err = {0};
+    if (mf__grammar_accepts(g, text, size, &accepted, &at, &err) != MF_OK) fail_msg("%s", err.text);
+    return accepted;
+}
+
+static mf__grammar *rules(const char *text) {
+    mf__grammar *g;
+    mf_error err = {0};
+    if (mf__grammar_from_rules(text, strlen(text), &g, &err) != MF_OK) fail_msg("%s", err.text);
+    return g;
+}
+
+static mf__grammar *schema(json_t *s) {
+    mf__grammar *g;
+    mf_error err = {0};
+    if (mf__grammar_from_schema(s, &g, &err) != MF_OK) fail_msg("%s", err.text);
+    json_decref(s);
+    return g;
+}
+
+/* Expressions whose beginning does not say what they are; 500 parentheses deep. */
+static void test_ambiguous(void **state) {
+    (void)state;
+    mf__grammar *g = rules("root ::= expr\nexpr ::= term \"+\" expr | term \"-\" expr | term\n"
+                           "term ::= \"(\" expr \")\" | [0-9]+\n");
+    char text[2001];
+    memset(text, '(', 500);
+    memcpy(text + 500, "1+2-3", 5);
+    memset(text + 505, ')', 500);
+    assert_true(accepts(g, text, 1005));
+    assert_false(accepts(g, text, 1004));
+    mf__grammar_free(g);
+    g = rules("root ::= list\nlist ::= list \"a\" | list list | \"b\"\n"); /* left recursive, and in many ways */
+    memset(text, 'b', 60);
+    assert_true(accepts(g, text, 60));
+    text[30] = 'a';
+    assert_true(accepts(g, text, 60));
+    text[30] = 'c';
+    assert_false(accepts(g, text, 60));
+    mf__grammar_free(g);
+}
+
+static void test_large_lists(void **state) {
+    (void)state;
+    json_t *values = json_array(), *properties = json_object();
+    char text[64];
+    for (int i = 0; i < 4100; i++) {
+        snprintf(text, sizeof text, "value %d of many", i * 7919);
+        json_array_append_new(values, json_string(text));
+    }
+    for (int i = 0; i < 1500; i++) {
+        snprintf(text, sizeof text, "property%d", i * 31);
+        json_object_set_new(properties, text, json_pack("{s:s}", "type", "integer"));
+    }
+    mf__grammar *g = schema(json_pack("{s:o}", "enum", values));
+    assert_true(accepts(g, "\"value 7919 of many\"", 20));
+    assert_false(accepts(g, "\"value 7918 of many\"", 20));
+    mf__grammar_free(g);
+    g = schema(json_pack("{s:s,s:o,s:b}", "type", "object", "properties", properties, "additionalProperties", 0));
+    assert_true(accepts(g, "{\"property31\":1,\"property0\":2}", 30));
+    assert_false(accepts(g, "{\"property32\":1}", 16));
+    mf__grammar_free(g);
+}
+
+static void test_long_constant(void **state) {
+    (void)state;
+    size_t n = 200000;
+    char *text = malloc(n + 3);
+    memset(text, 'x', n + 2);
+    text[0] = text[n + 1] = '"';
+    text[n + 2] = 0;
+    mf__grammar *g = schema(json_pack("{s:s#}", "const", text + 1, (int)n));
+    assert_true(accepts(g, text, n + 2));
+    text[100000] = 'y';
+    assert_false(accepts(g, text, n + 2));
+    mf__strbuf example = {0};
+    mf_error err;
+    assert_int_equal(mf__grammar_example(g, 1, &example, &err), MF_OK);
+    assert_int_equal(example.size, n + 2);
+    mf__strbuf_free(&example);
+    mf__grammar_free(g);
+    free(text);
+}
+
+/* Counts are counted: a large one takes no more states than a small one. */
+static void test_counts(void **state) {
+    (void)state;
+    uint32_t states[2];
+    const json_int_t lengths[] = {10, 65535};
+    for (int k = 0; k < 2; k++) {
+        json_t *properties = json_object();
+        char name[8];
+        for (int i = 0; i < 10; i++) {
+            snprintf(name, sizeof name, "s%d", i);
+            json_object_set_new(properties, name,
+                                json_pack("{s:s,s:I}", "type", "string", "maxLength", lengths[k] + (json_int_t)i));
+        }
+        mf__grammar *g = schema(json_pack("{s:s,s:o}", "type", "object", "properties", properties));
+        states[k] = mf__grammar_states(g);
+        mf__grammar_free(g);
+    }
+    assert_int_equal(states[0], states[1]);
+    mf__grammar *g = schema(
+        json_pack("{s:s,s:I,s:I}", "type", "string", "minLength", (json_int_t)2, "maxLength", (json_int_t)4294967297));
+    assert_true(accepts(g, "\"ab\"", 4)); /* 2^32 + 1 is not 1 */
+    assert_false(accepts(g, "\"a\"", 3));
+    mf__grammar_free(g);
+    g = rules("root ::= \"a\"{2,4294967297}");
+    assert_true(accepts(g, "aaa", 3));
+    assert_false(accepts(g, "a", 1));
+    mf__grammar_free(g);
+    g = schema(
+        json_pack("{s:s,s:I,s:{s:s}}", "type", "array", "maxItems", (json_int_t)1 << 40, "items", "type", "null"));
+    assert_true(accepts(g, "[null,null]", 11));
+    mf__grammar_free(g);
+}
+
+/* Sizes that multiply are refused with a sentence, in bounded time and memory. */
+static void test_refused(void **state) {
+    (void)state;
+    static const char *const patterns[] = {"(a|b)*a(a|b){30}", "((a{900}){900}){900}", "(x{60000}y){60000}"};
+    mf__grammar *g;
+    mf_error err;
+    for (size_t i = 0; i < MF__COUNT(patterns); i++) {
+        assert_int_equal(mf__grammar_from_regex(patterns[i], strlen(patterns[i]), &g, &err), MF_E_LIMIT);
+        assert_true(strlen(err.text) > 20);
+    }
+    json_t *needs = json_object();
+    char name[8];
+    for (int i = 0; i < 30; i++) { /* 2^30 alternatives */
+        snprintf(name, sizeof name, "k%d", i);
+        json_object_set_new(needs, name, json_pack("[s]", "x"));
+    }
+    json_t *s = json_pack("{s:s,s:o}", "type", "object", "dependentRequired", needs);
+    assert_int_equal(mf__grammar_from_schema(s, &g, &err), MF_E_LIMIT);
+    json_decref(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_large_lists),
+                                       cmocka_unit_test(test_long_constant), cmocka_unit_test(test_counts),
+                                       cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
