@@ -50,7 +50,8 @@ def multiple_of(validator, d, instance, schema):
 def validator_of(schema):
     import jsonschema
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    kind = jsonschema.validators.extend(kind, {"multipleOf": multiple_of})
+    if "multipleOf" in json.dumps(schema):
+        kind = jsonschema.validators.extend(kind, {"multipleOf": multiple_of})
     return kind(schema, format_checker=jsonschema.draft202012_format_checker)
 
 

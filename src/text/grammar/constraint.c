@@ -77,7 +77,11 @@ static mf_status follow(mf__constraint *c, const char *bytes, size_t n, mf__plac
     return MF_OK;
 }
 
-mf_status mf__constraint_accept(mf__constraint *c, int32_t token, mf_error *err) {
+uint64_t mf__constraint_distance(mf__constraint *c) {
+    return mf__machine_distance(&c->m, &c->here);
+}
+
+mf_status mf__constraint_accept_within(mf__constraint *c, int32_t token, uint64_t left, mf_error *err) {
     for (int i = 0; i < c->n_eos; i++)
         if (token == c->eos[i] && c->here.complete) return c->ended = true, MF_OK;
     size_t n;
@@ -86,11 +90,18 @@ mf_status mf__constraint_accept(mf__constraint *c, int32_t token, mf_error *err)
     mf_status status = follow(c, bytes, n, &to, err);
     if (status == MF_OK && (n == 0 || !mf__place_alive(&to) || c->ended))
         status = mf__fail(err, MF_E_INVALID, "token %d is not allowed by the grammar here", (int)token);
+    if (status == MF_OK && left != UINT64_MAX && mf__machine_distance(&c->m, &to) > left)
+        status = mf__fail(err, MF_E_LIMIT, "after token %d the text cannot be ended with %llu more", (int)token,
+                          (unsigned long long)left);
     if (status != MF_OK) return mf__machine_cut(&c->m, &c->here), status;
     MF__TRY(mf__machine_keep(&c->m, &to, err));
     c->here = to;
     c->fresh = false;
     return MF_OK;
+}
+
+mf_status mf__constraint_accept(mf__constraint *c, int32_t token, mf_error *err) {
+    return mf__constraint_accept_within(c, token, UINT64_MAX, err);
 }
 
 bool mf__constraint_complete(const mf__constraint *c) {

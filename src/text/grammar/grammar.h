@@ -83,6 +83,13 @@ mf_status mf__constraint_accept(mf__constraint *c, int32_t token, mf_error *err)
 bool mf__constraint_complete(const mf__constraint *c); /* the text so far is valid as a whole */
 bool mf__constraint_ended(const mf__constraint *c);    /* an eos token was accepted, or nothing can follow */
 
+/* Bytes that the text needs to its end at least: no more tokens than these, where every byte is a token. */
+uint64_t mf__constraint_distance(mf__constraint *c);
+/* The same as accept for an answer that may have `left` more tokens behind this one: MF_E_LIMIT, with nothing changed,
+ * where the text could not be ended with them. Then another token must be taken; the first of the shortest end always
+ * fits, as long as distance was at most left + 1. */
+mf_status mf__constraint_accept_within(mf__constraint *c, int32_t token, uint64_t left, mf_error *err);
+
 /* Appends the shortest text that completes what was said so far: for answers that run out of tokens. */
 mf_status mf__constraint_shortest(mf__constraint *c, mf__strbuf *out, mf_error *err);
 

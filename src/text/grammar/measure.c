@@ -84,6 +84,16 @@ static uint32_t cycle_of(measure *m, uint32_t rule, uint32_t *next) {
     return best;
 }
 
+/* Labels that no state has: their keys cannot be written. */
+static void find_labels(measure *m, uint32_t rule, uint32_t *seen) {
+    mf__keys *k = m->g->rules[rule].keys;
+    for (uint32_t i = 0; i < k->n_labels; i++) seen[i] = 0;
+    for (uint32_t i = m->base[rule]; i < m->base[rule + 1]; i++)
+        if (m->g->states[i].mark >= MF__MARK_KEY) seen[m->g->states[i].mark - MF__MARK_KEY] = 1;
+    for (uint32_t i = 0; i < k->n_labels; i++)
+        if (!seen[i]) k->value[i] = MF__NEVER;
+}
+
 static bool measure_keys(mf__grammar *g, mf__keys *k) {
     bool fine = k->max < 0 || (int64_t)k->n_required <= k->max;
     int64_t possible = 0;
@@ -91,7 +101,8 @@ static bool measure_keys(mf__grammar *g, mf__keys *k) {
     k->others = false;
     for (uint32_t i = 0; i < k->n_labels; i++) {
         bool declared = i < k->n_declared, required = declared && (k->required[i / 64] >> i % 64 & 1);
-        k->member_cost[i] = add_up(g->rules[k->value[i]].shortest, declared ? strlen(k->names[i]) + 2 : 5);
+        uint32_t value = k->value[i] == MF__NEVER ? MF__NEVER : g->rules[k->value[i]].shortest;
+        k->member_cost[i] = add_up(value, declared ? strlen(k->names[i]) + 2 : 5);
         if (k->member_cost[i] < k->cheapest) k->cheapest = k->member_cost[i];
         bool can = k->member_cost[i] != MF__NEVER;
         possible += declared && can;
@@ -359,8 +370,10 @@ static mf_status measure_all(measure *m, uint32_t *scratch, mf_error *err) {
     mf__grammar *g = m->g;
     for (uint32_t i = 0; i < g->n_states; i++) g->states[i].distance = MF__NEVER;
     for (uint32_t r = 0; r < g->n_rules; r++) g->rules[r].shortest = MF__NEVER;
-    for (uint32_t r = 0; r < g->n_rules; r++)
+    for (uint32_t r = 0; r < g->n_rules; r++) {
         if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r);
+        if (g->rules[r].kind == MF__RULE_OBJECT) find_labels(m, r, scratch);
+    }
     for (bool changed = true; changed;) {
         changed = false;
         for (uint32_t r = g->n_rules; r-- > 0;) changed = shorten_rule(m, r, scratch) || changed;
@@ -381,7 +394,10 @@ static mf_status measure_all(measure *m, uint32_t *scratch, mf_error *err) {
 
 mf_status mf__grammar_measure(mf__grammar *g, mf_error *err) {
     measure m = {.g = g, .base = malloc(((size_t)g->n_rules + 1) * sizeof *m.base)};
-    uint32_t *scratch = malloc(((size_t)g->n_states + 1) * sizeof *scratch);
+    uint32_t n_scratch = g->n_states; /* as many as any rule has states, or an object has keys */
+    for (uint32_t r = 0; r < g->n_rules; r++)
+        if (g->rules[r].keys && g->rules[r].keys->n_labels > n_scratch) n_scratch = g->rules[r].keys->n_labels;
+    uint32_t *scratch = malloc(((size_t)n_scratch + 1) * sizeof *scratch);
     mf_status status = MF_OK;
     if (m.base && scratch) {
         uint32_t at = 0;

@@ -44,6 +44,30 @@
 #define DAYS "[0-9]+D"
 #define POINTER "(?:/(?:[^/~]|~[01])*)*"
 
+/* RFC 3987: the same with characters beyond ASCII. */
+#define UCS "\\u00A0-\\uD7FF\\uF900-\\uFDCF\\uFDF0-\\uFFEF"
+#define ICHAR "(?:[A-Za-z0-9._~!$&'()*+,;=:@" UCS "-]|" PCT ")"
+#define IHOST "(?:[A-Za-z0-9._~!$&'()*+,;=" UCS "-]|" PCT ")*"
+#define ITAIL "(?:\\?(?:" ICHAR "|[/?])*)?(?:#(?:" ICHAR "|[/?])*)?"
+#define IPATH                                                                                                          \
+    "(?://" USER IHOST "(?::[0-9]*)?(?:/" ICHAR "*)*|/(?:" ICHAR "+(?:/" ICHAR "*)*)?|" ICHAR "+(?:/" ICHAR "*)*)?"
+#define IRI "[A-Za-z][A-Za-z0-9+.-]*:" IPATH ITAIL
+
+/* RFC 6570. */
+#define VARCHAR "(?:[A-Za-z0-9_]|" PCT ")"
+#define VARSPEC VARCHAR "(?:\\.?" VARCHAR ")*(?::[1-9][0-9]{0,3}|\\*)?"
+#define TEMPLATE "(?:[!#$&(-;=?-\\[\\]_a-z~" UCS "]|" PCT "|\\{[+#./;?&=,!@|]?" VARSPEC "(?:," VARSPEC ")*\\})*"
+
+/* Regular expressions that every engine reads alike, with groups three deep. */
+#define RESCAPE "\\\\[dDwWsSnrtfv.*+?()|\\[\\]{}^$/\\\\-]"
+#define RPLAIN "[A-Za-z0-9 _,:;/@#%&=!<>~'\"-]"
+#define RCOUNT "(?:[*+?]\\??|\\{[0-9]{1,2}\\})?"
+#define RATOM(inner) "(?:" RPLAIN "|\\.|" RESCAPE "|" inner ")" RCOUNT
+#define RSEQ(inner) "(?:" RATOM(inner) "|[\\^$|])*"
+#define RGROUP(inner) "\\((?:\\?:)?" RSEQ(inner) "\\)"
+#define RSETS "\\[\\^?(?:a-z|A-Z|0-9|[A-Za-z0-9 _.,:;/@#%&=!<>~*+?$()|'\"]|" RESCAPE ")+\\]"
+#define REGEX RSEQ(RSETS "|" RGROUP(RSETS "|" RGROUP(RSETS)))
+
 static const struct {
     const char *name, *pattern;
 } formats[] = {
@@ -57,6 +81,10 @@ static const struct {
     {"hostname", HOSTNAME},
     {"uri", URI},
     {"uri-reference", "(?:" URI "|" RELATIVE ")"},
+    {"iri", IRI},
+    {"iri-reference", "(?:" IRI "|" IPATH ITAIL ")"},
+    {"uri-template", TEMPLATE},
+    {"regex", REGEX},
     {"json-pointer", POINTER},
     {"relative-json-pointer", "(?:0|[1-9][0-9]*)(?:#|" POINTER ")"},
     {"duration", "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:" DAYS ")?)?|[0-9]+M(?:" DAYS ")?|" DAYS

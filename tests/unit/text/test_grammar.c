@@ -425,13 +425,50 @@ static void test_random_answers(void **state) {
     mf_sampler_free(r.sampler);
 }
 
+/* An answer that may have n tokens is complete within them, whatever is chosen: each token is tried from the highest
+ * number on, and taken where the text can still be ended. */
+static void test_tokens_left(void **state) {
+    (void)state;
+    mf__grammar *g = schema_grammar(
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":3},\"b\":{\"type\":\"array\","
+        "\"minItems\":1,\"items\":{\"type\":\"object\",\"properties\":{\"k\":{\"enum\":[\"x\",\"long constant\"]}},"
+        "\"required\":[\"k\"]}}},\"required\":[\"a\",\"b\"]}");
+    mf__constraint *c = constrain(g);
+    mf_error err;
+    uint64_t least = mf__constraint_distance(c);
+    assert_true(least > 10 && least < 60);
+    for (uint64_t n = least; n < least + 80; n++) {
+        mf__constraint_reset(c);
+        uint64_t left = n;
+        for (; left && !mf__constraint_ended(c); left--) {
+            const uint32_t *mask;
+            int32_t id = EOS;
+            assert_int_equal(mf__constraint_mask(c, &mask, &err), MF_OK);
+            uint32_t copy[N_VOCAB / 32 + 1];
+            memcpy(copy, mask, sizeof copy);
+            for (int32_t k = EOS; k-- > 0;) {
+                id = (int32_t)((k + (int32_t)n * 37) % EOS);
+                if (!(copy[id / 32] >> id % 32 & 1)) continue;
+                mf_status status = mf__constraint_accept_within(c, id, left - 1, &err);
+                if (status == MF_OK) break;
+                assert_int_equal(status, MF_E_LIMIT);
+                id = EOS;
+            }
+            if (id == EOS) break;
+        }
+        assert_true(mf__constraint_complete(c));
+    }
+    mf__constraint_free(c);
+    mf__grammar_free(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types),   cmocka_unit_test(test_numbers),        cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_arrays),  cmocka_unit_test(test_objects),        cmocka_unit_test(test_objects_counts),
-        cmocka_unit_test(test_choices), cmocka_unit_test(test_bad_schemas),    cmocka_unit_test(test_regex),
-        cmocka_unit_test(test_rules),   cmocka_unit_test(test_form_calls),     cmocka_unit_test(test_form_until),
-        cmocka_unit_test(test_masks),   cmocka_unit_test(test_random_answers),
+        cmocka_unit_test(test_types),       cmocka_unit_test(test_numbers),     cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_arrays),      cmocka_unit_test(test_objects),     cmocka_unit_test(test_objects_counts),
+        cmocka_unit_test(test_choices),     cmocka_unit_test(test_bad_schemas), cmocka_unit_test(test_regex),
+        cmocka_unit_test(test_rules),       cmocka_unit_test(test_form_calls),  cmocka_unit_test(test_form_until),
+        cmocka_unit_test(test_tokens_left), cmocka_unit_test(test_masks),       cmocka_unit_test(test_random_answers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -92,6 +92,9 @@ static const struct {
     {"ipv4", {"127.0.0.1", "255.255.255.255"}, {"256.0.0.1", "1.2.3", "01.2.3.4"}},
     {"ipv6", {"::1", "2001:db8::8a2e:370:7334", "::ffff:1.2.3.4"}, {"1::2::3", "12345::", ":1"}},
     {"uri", {"https://a.b/c?d=e#f", "urn:x:y", "mailto:a@b.c"}, {"a/b", "//a", "http://a b"}},
+    {"iri", {"http://\u00e9.de/\u4e2d", "urn:a"}, {"not-an-iri", "http://a b"}},
+    {"uri-template", {"http://a/{b}{?c,d*}", "x"}, {"http://a/{", "{b"}},
+    {"regex", {"^a+(b|[^a-z\\\\d])*$", "(?:x{2})?"}, {"*", "(", "a)", "[", "\\\\"}},
     {"hostname", {"a", "www.example.com"}, {"-a", "a..b", "a_b"}},
 };
 
