@@ -1,11 +1,12 @@
 /* Constrained output: what a model may say next, so that the whole is valid whatever it wants to say.
  *
- *   JSON Schema, "any JSON", a regular expression or a grammar
- *     --> rules: automata over bytes that call each other       mf__grammar, immutable, shareable
- *     --> sets of stacks, discovered while text is produced      mf__constraint, one per answer
- *     --> for each such set one bit per token, cached            mf__constraint_mask
+ *   JSON Schema, "any JSON", a regular expression, rules or a form
+ *     --> automata over bytes that call each other               mf__grammar, immutable, shareable
+ *     --> where a text is in them: a graph-structured stack       mf__constraint, one per answer
+ *     --> one bit per token, most of it cached                    mf__constraint_mask
  *
- * Every text that can be begun can be finished: dead ends are removed when a grammar is made. */
+ * Every text that can be begun can be finished: what leads nowhere is removed when a grammar is made. What would take
+ * too much time or memory is MF_E_LIMIT, when the grammar is made. */
 #ifndef MF_TEXT_GRAMMAR_GRAMMAR_H
 #define MF_TEXT_GRAMMAR_GRAMMAR_H
 
@@ -15,10 +16,11 @@
 
 typedef struct mf__grammar mf__grammar;
 
-/* JSON Schema: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items,
- * prefixItems, minItems, maxItems, pattern, minLength, maxLength, minimum and its kin, anyOf, oneOf with
- * alternatives that cannot both hold, allOf of one, $ref into the same schema. Properties come in the schema's order.
- * Keywords that would be ignored are MF_E_UNSUPPORTED; those that only describe are skipped. */
+/* JSON Schema, drafts 4 to 2020-12. All keywords but those that would need the values said before (uniqueItems but of a
+ * few listed values), some inside "not" and in alternatives of "oneOf" that overlap, and $ref out of the schema: these
+ * are MF_E_UNSUPPORTED, by a sentence with the keyword and its place. Members of objects come in any order, each
+ * declared one once. Formats that are not known are noted (mf__grammar_notes), or refused by the strict form. Unknown
+ * keywords are annotations. */
 mf_status mf__grammar_from_schema(const json_t *schema, mf__grammar **out, mf_error *err);
 mf_status mf__grammar_from_schema_strict(const json_t *schema, mf__grammar **out, mf_error *err);
 mf_status mf__grammar_any_json(mf__grammar **out, mf_error *err); /* an object or array */
