@@ -4,6 +4,8 @@
 
 #include "text/grammar/automaton.h"
 
+#define MAX_EMPTY 1000
+
 void mf__grammar_free(mf__grammar *g) {
     if (!g) return;
     for (uint32_t r = 0; g->rules && r < g->n_rules; r++) mf__keys_free(g->rules[r].keys);
@@ -366,6 +368,22 @@ static mf_status find_open(measure *m, mf_error *err) {
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
+/* Texts that may be empty can be counted any number of times at one place of the text. */
+static mf_status check_empty(const measure *m, mf_error *err) {
+    const mf__grammar *g = m->g;
+    for (uint32_t i = 0; i < g->n_states; i++) {
+        const mf__state *s = &g->states[i];
+        const mf__rule *r = &g->rules[s->rule];
+        for (uint32_t e = 0; r->kind == MF__RULE_COUNTED && e < s->n_calls; e++) {
+            const mf__call_edge *c = &g->calls[s->calls + e];
+            bool counts = g->states[c->to].mark == MF__MARK_COUNT, empty = g->rules[c->rule].shortest == 0;
+            if (counts && empty && (r->min > MAX_EMPTY || r->max > MAX_EMPTY))
+                return mf__fail(err, MF_E_LIMIT, "what may be empty is repeated more than %d times", MAX_EMPTY);
+        }
+    }
+    return MF_OK;
+}
+
 static mf_status measure_all(measure *m, uint32_t *scratch, mf_error *err) {
     mf__grammar *g = m->g;
     for (uint32_t i = 0; i < g->n_states; i++) g->states[i].distance = MF__NEVER;
@@ -381,6 +399,7 @@ static mf_status measure_all(measure *m, uint32_t *scratch, mf_error *err) {
     if (g->rules[g->root].shortest == MF__NEVER)
         return mf__fail(err, MF_E_INVALID, "no text satisfies the schema or grammar");
     prune(g);
+    MF__TRY(check_empty(m, err));
     for (uint32_t r = 0; r < g->n_rules; r++) {
         if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r); /* what is pruned counts no more */
         if (g->rules[r].kind != MF__RULE_OBJECT || g->rules[r].shortest == MF__NEVER) continue;

@@ -141,6 +141,8 @@ static void test_refused(void **state) {
         assert_int_equal(mf__grammar_from_regex(patterns[i], strlen(patterns[i]), &g, &err), MF_E_LIMIT);
         assert_true(strlen(err.text) > 20);
     }
+    static const char empty[] = "root ::= (\"a\"?){0,1000000}";
+    assert_int_equal(mf__grammar_from_rules(empty, sizeof empty - 1, &g, &err), MF_E_LIMIT);
     json_t *needs = json_object();
     char name[8];
     for (int i = 0; i < 30; i++) { /* 2^30 alternatives */
