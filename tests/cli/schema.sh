@@ -15,7 +15,7 @@ name="the same seed, the same example" && run_it 0 "$moeflux" schema s.json --se
 name="several" && run_it 0 "$moeflux" schema s.json --examples 5 && holds "$(grep -c n out)" -ge 5 && ok
 name="accepted" && run_it 0 "$moeflux" schema s.json --accepts good.json && has out "good.json: accepted" && ok
 name="not accepted" && run_it 1 "$moeflux" schema s.json --accepts good.json --accepts wrong.json &&
-    has out "good.json: accepted" "wrong.json: not accepted: byte 6" && ok
+    has out "good.json: accepted" "wrong.json: not accepted: byte 7" && ok
 name="not complete" && run_it 1 "$moeflux" schema s.json --accepts short.json && has out "not complete" && ok
 name="not supported" && run_it 1 "$moeflux" schema no.json && empty out && has err "no.json" '#/properties/l: "uniqueItems"' && ok
 name="not enforced" && run_it 0 "$moeflux" schema format.json && has err "moon-phase" "not enforced" && ok
@@ -28,7 +28,7 @@ name="a grammar" && run_it 0 "$moeflux" schema --grammar g.txt --accepts deep.tx
 name="two kinds" && run_it 2 "$moeflux" schema --grammar g.txt --regex && ok
 name="no file" && run_it 1 "$moeflux" schema nothing.json && has err "nothing.json" && ok
 printf '{"schema":%s,"texts":["{\\"n\\":3}","{\\"n\\":1}"],"examples":1}\n{"schema":%s}\n' "$(cat s.json)" "$(cat no.json)" >l.jsonl
-name="lines" && run_it 0 "$moeflux" schema --jsonl l.jsonl && has out '"refused_at":[-1,5]' '"compiled":false' "uniqueItems" && ok
+name="lines" && run_it 0 "$moeflux" schema --jsonl l.jsonl && has out '"refused_at":[-1,6]' '"compiled":false' "uniqueItems" && ok
 printf '{"texts":[]}\n' >bad.jsonl
 name="a line without a schema" && run_it 1 "$moeflux" schema --jsonl bad.jsonl && has err "line 1" && ok
 finish
