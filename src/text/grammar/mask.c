@@ -71,24 +71,25 @@ static mf_status note_end(mf__masks *k, uint32_t tree, uint32_t node, mf_error *
     return MF_OK;
 }
 
-/* A step from a single item that stays one, without the machine; false: the machine must do it. */
-static bool fast_step(mf__masks *k, mf__machine *m, const mf__mask_step *from, uint8_t byte, mf__mask_step *to) {
+typedef enum fast { FAST_DEAD, FAST_DONE, FAST_NOT } fast;
+
+/* A step from a single item that stays one, without the machine; FAST_NOT: the machine must do it. The places of such
+ * steps are not set: nothing was added to the stacks since path[0]. */
+static inline fast fast_step(mf__masks *k, mf__machine *m, const mf__mask_step *from, uint8_t byte, mf__mask_step *to) {
     const mf__grammar *g = m->g;
     uint32_t next = table_of(k, g, from->state)[byte];
-    to->state = MF__NEVER;
-    to->place = (mf__place){0};
-    if (next == MF__NEVER) return true;
-    if (!is_simple(g, &g->states[next])) return false;
+    if (next == MF__NEVER) return FAST_DEAD;
+    const mf__state *s = &g->states[next];
+    if (!is_simple(g, s)) return FAST_NOT;
     to->reg = from->reg;
-    if (!mf__state_enter(g, &m->sets, &g->states[next], &to->reg)) return true;
+    if (!mf__state_enter(g, &m->sets, s, &to->reg)) return FAST_DEAD;
     to->state = next;
-    to->place = from->place; /* nothing was added to the stacks */
-    return true;
+    return FAST_DONE;
 }
 
-static mf_status slow_step(mf__machine *m, const mf__mask_step *from, uint8_t byte, uint32_t node, mf__mask_step *to,
-                           mf_error *err) {
-    mf__place before = from->place;
+static mf_status slow_step(mf__machine *m, const mf__mask_step *start, const mf__mask_step *from, uint8_t byte,
+                           uint32_t node, mf__mask_step *to, mf_error *err) {
+    mf__place before = from->state == MF__NEVER ? from->place : start->place;
     m->n_items = before.first + before.n;
     m->n_nodes = before.n_nodes;
     m->n_edges = before.n_edges;
@@ -109,10 +110,9 @@ static mf_status walk(mf__masks *k, mf__machine *m, uint32_t tree, uint32_t firs
     for (uint32_t i = first; i < end;) {
         const trie_node *n = &t->nodes[i];
         mf__mask_step *before = &k->path[n->depth - 1], *here = &k->path[n->depth];
-        if (before->state == MF__NEVER || !fast_step(k, m, before, n->byte, here))
-            MF__TRY(slow_step(m, before, n->byte, node, here, err));
-        bool fast = here->state != MF__NEVER;
-        if (!fast && !mf__place_alive(&here->place)) {
+        fast done = before->state == MF__NEVER ? FAST_NOT : fast_step(k, m, before, n->byte, here);
+        if (done == FAST_NOT) MF__TRY(slow_step(m, &k->path[0], before, n->byte, node, here, err));
+        if (done == FAST_DEAD || (done == FAST_NOT && !mf__place_alive(&here->place))) {
             i = n->after;
             continue;
         }
@@ -120,7 +120,7 @@ static mf_status walk(mf__masks *k, mf__machine *m, uint32_t tree, uint32_t firs
             int32_t id = t->tokens[n->tokens + j];
             if (id < k->n_vocab) mask[id / 32] |= 1u << id % 32;
         }
-        if (alone && !fast && here->place.complete && n->after > i + 1) MF__TRY(note_end(k, tree, i, err));
+        if (alone && done == FAST_NOT && here->place.complete && n->after > i + 1) MF__TRY(note_end(k, tree, i, err));
         i++;
     }
     return MF_OK;
