@@ -92,8 +92,7 @@ static mf_status state_of(maker *m, uint32_t *out) {
         reach(m, k);
     }
     for (uint32_t i = 0; i < m->n_set; i++)
-        for (uint32_t e = m->n->states[m->set[i]].edges; e; e = m->n->edges[e].next)
-            if (m->n->edges[e].kind == NFA_EMPTY) reach(m, m->n->edges[e].to);
+        for (uint32_t e = m->n->states[m->set[i]].empties; e; e = m->n->edges[e].next) reach(m, m->n->edges[e].to);
     if (m->n_set > 1) qsort(m->set, m->n_set, sizeof *m->set, compare_u32);
     uint32_t at = hash_set(m->set, m->n_set, mark) & m->slots_mask;
     for (; m->slots[at]; at = (at + 1) & m->slots_mask) {

@@ -52,9 +52,10 @@ mf_status mf__nfa_rule(mf__nfa *n, uint32_t *rule) {
 static mf_status add_edge(mf__nfa *n, uint32_t from, nfa_edge e) {
     if (n->n_edges >= MF__NFA_MAX_STATES * 4) return too_large(n);
     if (n->n_edges >= n->edges_capacity) MF__TRY(grow(n, (void **)&n->edges, &n->edges_capacity, sizeof *n->edges));
-    e.next = n->states[from].edges;
+    uint32_t *list = e.kind == NFA_EMPTY ? &n->states[from].empties : &n->states[from].edges;
+    e.next = *list;
     n->edges[n->n_edges] = e;
-    n->states[from].edges = n->n_edges++;
+    *list = n->n_edges++;
     return MF_OK;
 }
 

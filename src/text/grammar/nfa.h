@@ -18,8 +18,9 @@ typedef struct nfa_edge {
 } nfa_edge;
 
 typedef struct nfa_state {
-    uint32_t edges; /* first edge; 0: none */
-    uint32_t mark;  /* what happens on the way in: MF__MARK_..., or a key's label plus MF__MARK_KEY */
+    uint32_t edges;   /* first edge that consumes a byte or calls; 0: none */
+    uint32_t empties; /* first empty edge */
+    uint32_t mark;    /* what happens on the way in: MF__MARK_..., or a key's label plus MF__MARK_KEY */
 } nfa_state;
 
 typedef struct nfa_rule {
