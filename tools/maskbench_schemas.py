@@ -47,11 +47,29 @@ def multiple_of(validator, d, instance, schema):
             yield jsonschema.ValidationError("%r is not a multiple of %r" % (instance, d))
 
 
+def same(a, b):
+    """Equal as JSON: to Python false is 0 and true is 1."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def one_of_values(validator, values, instance, schema):
+    import jsonschema
+    if not any(same(v, instance) for v in values):
+        yield jsonschema.ValidationError("%r is not one of %r" % (instance, values))
+
+
 def validator_of(schema):
     import jsonschema
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    if "multipleOf" in json.dumps(schema):
-        kind = jsonschema.validators.extend(kind, {"multipleOf": multiple_of})
+    dialect = schema.get("$schema", "") if isinstance(schema, dict) else ""
+    if "draft-0" not in str(dialect):  # an extended validator forgets that old drafts ignore what is beside $ref
+        kind = jsonschema.validators.extend(kind, {"multipleOf": multiple_of, "enum": one_of_values})
     return kind(schema, format_checker=jsonschema.draft202012_format_checker)
 
 
