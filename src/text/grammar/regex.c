@@ -294,13 +294,27 @@ static bool read_braces(reader *b, int64_t *min, int64_t *max) {
     return fine;
 }
 
+/* To some engines $ is also before a last end of line. */
+static mf_status read_end(reader *b, uint32_t *out) {
+    uint32_t end, line;
+    mf__uset set = {0};
+    MF__TRY(add_node(b, (regex_node){.kind = REGEX_END}, out));
+    if (!b->wide) return MF_OK;
+    end = *out;
+    mf_status status = mf__uset_add(&set, '\n', '\n', b->err);
+    if (status == MF_OK) status = add_set(b, &set, &line);
+    mf__uset_free(&set);
+    MF__TRY(status);
+    MF__TRY(add_node(b, (regex_node){.kind = REGEX_THEN, .a = line, .b = end}, &line));
+    return add_node(b, (regex_node){.kind = REGEX_OR, .a = end, .b = line}, out);
+}
+
 static mf_status read_atom(reader *b, uint32_t *out) {
     int64_t min, max;
     mf__uset set = {0};
     if (take(b, '(')) return read_group(b, out);
     if (take(b, '^') || take_text(b, "\\A")) return add_node(b, (regex_node){.kind = REGEX_BEGIN}, out);
-    if (take(b, '$') || take_text(b, "\\Z") || take_text(b, "\\z"))
-        return add_node(b, (regex_node){.kind = REGEX_END}, out);
+    if (take(b, '$') || take_text(b, "\\Z") || take_text(b, "\\z")) return read_end(b, out);
     if (peek(b, '*') || peek(b, '+') || peek(b, '?') || read_braces(b, &min, &max))
         return bad(b, MF_E_FORMAT, "a quantifier without an object");
     mf_status status = read_set(b, &set);
