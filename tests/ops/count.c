@@ -9,27 +9,7 @@
 
 #include <cmocka.h>
 
-#include "harness.h"
-
-static void build_matmul(mf__graph *g, const op_case *c) {
-    mf__g_matmul(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_matrix(g, "w", c->rows, c->cols), MF_NO_WEIGHT,
-                 "matmul");
-}
-
-static void build_experts(mf__graph *g, const op_case *c) {
-    mf__g_experts(g, mf__g_in_normed(g, MF_PORT_H_POST, c->cols), mf__g_in_ids(g, c->p.moe.top_k), c->p);
-}
-
-static void build_attention(mf__graph *g, const op_case *c) {
-    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim), MF_NO_WEIGHT, c->p);
-}
-
-static void build_delta_net(mf__graph *g, const op_case *c) {
-    int32_t cols = 2 * c->p.delta.n_k_heads * c->p.delta.k_dim + c->p.delta.n_v_heads * c->p.delta.v_dim;
-    mf__act decay = mf__g_in_act(g, MF_PORT_PAIRS, c->p.delta.n_v_heads);
-    mf__act beta = mf__g_in_act(g, MF_PORT_H_POST, c->p.delta.n_v_heads);
-    mf__g_delta_net(g, mf__g_in_act(g, MF_PORT_SHARED, cols), decay, beta, c->p);
-}
+#include "build.h"
 
 #define AFFINE(b, gr) .w_type = MF_TYPE_AFFINE, .bits = b, .group = gr
 #define MXFP4 .w_type = MF_TYPE_MXFP4, .bits = 4, .group = MF_MXFP4_GROUP
@@ -66,7 +46,7 @@ static const op_case CASES[] = {
 };
 
 int main(int argc, char **argv) {
-    static const op_mode once = {"once", OP_TOGETHER, true, 1};
+    static const op_mode once = {"once", OP_TOGETHER, true, 1, 0};
     mf__cpu_level level = MF_CPU_SCALAR;
     const op_case *c = NULL;
     if (argc == 1)

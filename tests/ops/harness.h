@@ -10,7 +10,7 @@
 #include "backend/backend.h"
 #include "base/arena.h"
 
-#define OP_MAX_SEQS 3
+#define OP_MAX_SEQS 6
 #ifndef OP_BLOCK_ROWS
 #define OP_BLOCK_ROWS 4 /* KV rows per block: few, so that positions cross blocks */
 #endif
@@ -43,7 +43,7 @@ struct op_case {
     mf__type kv_type;       /* ... as they are kept */
     int32_t n_experts;      /* of the bank; 0: none */
     bool every_other;       /* the bank has only the experts with even numbers */
-    bool cut_matters;       /* how rows are cut into submissions may change the last bits */
+    bool cut_matters;       /* how a sequence is cut into submissions may change the last bits; its company never */
 };
 
 /* What a sequence remembers, on the host. */
@@ -85,14 +85,16 @@ double op_random(op_rig *rig); /* in [-1, 1) */
 void op_result_init(op_result *r, const op_rig *rig); /* states as they are before the run, outputs NaN */
 void op_result_free(op_result *r);
 
-/* How the rows are handed to the backend; the numbers must not depend on it. */
-typedef enum op_cut { OP_TOGETHER, OP_ALONE, OP_HALVES, OP_ROW_BY_ROW } op_cut;
+/* How the rows are handed to the backend. Sequences one by one: whole, in halves, row by row; all together; or several
+ * at random in each submission, whole (COMPANY) or cut at random (MIXED). */
+typedef enum op_cut { OP_ALONE, OP_HALVES, OP_ROW_BY_ROW, OP_TOGETHER, OP_COMPANY, OP_MIXED } op_cut;
 
 typedef struct op_mode {
     const char *name;
     op_cut cut;
     bool in_place; /* recurrent state is read and written in the same memory */
     int rounds;    /* experts come in this many banks */
+    uint64_t seed; /* of what is random */
 } op_mode;
 
 void op_run(const op_rig *rig, mf__backend *be, const op_mode *mode, op_result *got);

@@ -132,25 +132,50 @@ static void finish_sequence(runner *r, int s) {
 
 /* ---- submissions ----------------------------------------------------------------------------------------------- */
 
-/* Rows [begin, begin + n) of a buffer in the backend's memory; what the op makes starts as NaN. */
-static void *buffer_rows(runner *r, int id, int32_t begin, int32_t n) {
-    int64_t cols = r->rig->g->bufs[id].cols;
-    if (r->rig->in[id]) return upload(r->be, (const float *)r->rig->in[id] + begin * cols, n * cols * 4);
-    return rubbish(r->be, n * cols);
+/* Rows of one sequence that take part in a submission. */
+typedef struct piece {
+    int seq;
+    int32_t done, n; /* rows of the sequence before these, and these */
+} piece;
+
+static int32_t first_row(const runner *r, int seq) {
+    int32_t row = 0;
+    for (int s = 0; s < seq; s++) row += r->rig->c->seqs[s].n_rows;
+    return row;
 }
 
-static void keep_rows(runner *r, int id, const void *mem, int32_t begin, int32_t n) {
-    int64_t cols = r->rig->g->bufs[id].cols;
-    double *to = r->got->out[id] + begin * cols;
-    if (!r->rig->g->bufs[id].is_int) {
-        fetch(r, mem, n * cols, to);
-        return;
+/* The pieces' rows of a buffer in the backend's memory; what the op makes starts as NaN. */
+static void *gather_rows(runner *r, int id, const piece *pieces, int n_pieces, int32_t n_rows) {
+    int64_t cols = r->rig->g->bufs[id].cols, at = 0;
+    if (!r->rig->in[id]) return rubbish(r->be, n_rows * cols);
+    float *rows = malloc((size_t)(n_rows * cols + 1) * sizeof *rows);
+    assert_non_null(rows);
+    for (int i = 0; i < n_pieces; i++) {
+        const float *from = (const float *)r->rig->in[id] + (first_row(r, pieces[i].seq) + pieces[i].done) * cols;
+        memcpy(rows + at, from, (size_t)(pieces[i].n * cols) * sizeof *rows);
+        at += pieces[i].n * cols;
     }
-    int32_t *ids = malloc((size_t)(n * cols) * sizeof *ids);
-    assert_non_null(ids);
-    OK(r->be->download(r->be, ids, mem, n * cols * 4, NULL));
-    for (int64_t i = 0; i < n * cols; i++) to[i] = ids[i];
-    free(ids);
+    void *mem = upload(r->be, rows, n_rows * cols * 4);
+    free(rows);
+    return mem;
+}
+
+static void scatter_rows(runner *r, int id, const void *mem, const piece *pieces, int n_pieces) {
+    int64_t cols = r->rig->g->bufs[id].cols;
+    for (int i = 0; i < n_pieces; i++) {
+        double *to = r->got->out[id] + (first_row(r, pieces[i].seq) + pieces[i].done) * cols;
+        int64_t n = pieces[i].n * cols;
+        int32_t *bits = malloc((size_t)n * sizeof *bits);
+        assert_non_null(bits);
+        OK(r->be->download(r->be, bits, mem, n * 4, NULL));
+        for (int64_t v = 0; v < n; v++) {
+            float f;
+            memcpy(&f, &bits[v], sizeof f);
+            to[v] = r->rig->g->bufs[id].is_int ? bits[v] : f;
+        }
+        free(bits);
+        mem = (const float *)mem + n;
+    }
 }
 
 /* Runs the op once per round; a round has every rounds-th expert. */
@@ -170,36 +195,65 @@ static void submit_rounds(runner *r, mf__binding *b) {
     }
 }
 
-static void submit(runner *r, const mf__segment *segs, int n_segs, int32_t begin, int32_t n) {
+static void submit(runner *r, const piece *pieces, int n_pieces) {
     void *bufs[MF_MAX_BUFS] = {NULL};
-    for (int i = 0; i < r->rig->g->n_bufs; i++) bufs[i] = buffer_rows(r, i, begin, n);
-    mf__binding b = {.n_rows = n, .bufs = bufs, .weights = r->weights, .segs = segs, .n_segs = n_segs};
+    mf__segment segs[OP_MAX_SEQS];
+    int32_t n_rows = 0;
+    for (int i = 0; i < n_pieces; i++) {
+        const piece *p = &pieces[i];
+        bind_state(r, p->seq);
+        segs[i] = (mf__segment){.row0 = n_rows,
+                                .n_rows = p->n,
+                                .pos = r->rig->c->seqs[p->seq].pos + p->done,
+                                .state = &r->seqs[p->seq].state};
+        n_rows += p->n;
+    }
+    for (int i = 0; i < r->rig->g->n_bufs; i++) bufs[i] = gather_rows(r, i, pieces, n_pieces, n_rows);
+    mf__binding b = {.n_rows = n_rows, .bufs = bufs, .weights = r->weights, .segs = segs, .n_segs = n_pieces};
     submit_rounds(r, &b);
     for (int i = 0; i < r->rig->g->n_bufs; i++) {
-        if (r->got->out[i]) keep_rows(r, i, bufs[i], begin, n);
+        if (r->got->out[i]) scatter_rows(r, i, bufs[i], pieces, n_pieces);
         drop(r->be, bufs[i]);
     }
 }
 
 static void run_together(runner *r) {
-    mf__segment segs[OP_MAX_SEQS];
-    int32_t row = 0;
-    for (int s = 0; s < r->rig->n_seqs; s++) {
-        const op_seq *seq = &r->rig->c->seqs[s];
-        bind_state(r, s);
-        segs[s] = (mf__segment){.row0 = row, .n_rows = seq->n_rows, .pos = seq->pos, .state = &r->seqs[s].state};
-        row += seq->n_rows;
-    }
-    submit(r, segs, r->rig->n_seqs, 0, r->rig->n_rows);
+    piece pieces[OP_MAX_SEQS];
+    for (int s = 0; s < r->rig->n_seqs; s++) pieces[s] = (piece){s, 0, r->rig->c->seqs[s].n_rows};
+    submit(r, pieces, r->rig->n_seqs);
 }
 
-static void run_pieces(runner *r, int s, int32_t row0, int32_t piece) {
-    const op_seq *seq = &r->rig->c->seqs[s];
-    for (int32_t done = 0; done < seq->n_rows; done += piece) {
-        int32_t n = seq->n_rows - done < piece ? seq->n_rows - done : piece;
-        bind_state(r, s);
-        mf__segment seg = {.row0 = 0, .n_rows = n, .pos = seq->pos + done, .state = &r->seqs[s].state};
-        submit(r, &seg, 1, row0 + done, n);
+static void run_pieces(runner *r, int s, int32_t length) {
+    int32_t n_rows = r->rig->c->seqs[s].n_rows;
+    for (piece p = {.seq = s}; p.done < n_rows; p.done += p.n) {
+        p.n = n_rows - p.done < length ? n_rows - p.done : length;
+        submit(r, &p, 1);
+    }
+}
+
+static uint32_t draw(uint64_t *random, uint32_t below) {
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*random >> 33) % below;
+}
+
+/* Submissions of some of the sequences, in random order, each with all its rows or (cut) some of those that are left: a
+ * single one in half of the cases. */
+static void run_mixed(runner *r, bool cut) {
+    uint64_t random = r->mode->seed;
+    int32_t done[OP_MAX_SEQS] = {0};
+    for (int left = r->rig->n_seqs; left;) {
+        piece pieces[OP_MAX_SEQS];
+        int n = 0, first = (int)draw(&random, OP_MAX_SEQS);
+        for (int i = 0; i < OP_MAX_SEQS; i++) {
+            int s = (first + i) % OP_MAX_SEQS;
+            int32_t rest = s < r->rig->n_seqs ? r->rig->c->seqs[s].n_rows - done[s] : 0;
+            if (!rest || draw(&random, 3) == 0) continue;
+            int32_t some = cut ? draw(&random, 2) ? 1 : 1 + (int32_t)draw(&random, (uint32_t)rest) : rest;
+            pieces[n++] = (piece){s, done[s], some};
+            done[s] += some;
+            left -= some == rest;
+        }
+        if (n) submit(r, pieces, n);
     }
 }
 
@@ -216,12 +270,11 @@ void op_run(const op_rig *rig, mf__backend *be, const op_mode *mode, op_result *
         blobs[e] = upload(be, rig->blobs + e * rig->layout.bytes, rig->layout.bytes);
     r.blobs = blobs;
     for (int s = 0; s < rig->n_seqs; s++) start_sequence(&r, s);
-    int32_t row = 0;
     if (mode->cut == OP_TOGETHER) run_together(&r);
-    for (int s = 0; mode->cut != OP_TOGETHER && s < rig->n_seqs; s++) {
+    if (mode->cut == OP_COMPANY || mode->cut == OP_MIXED) run_mixed(&r, mode->cut == OP_MIXED);
+    for (int s = 0; mode->cut < OP_TOGETHER && s < rig->n_seqs; s++) {
         int32_t n = rig->c->seqs[s].n_rows;
-        run_pieces(&r, s, row, mode->cut == OP_ALONE ? n : mode->cut == OP_HALVES ? (n + 1) / 2 : 1);
-        row += n;
+        run_pieces(&r, s, mode->cut == OP_ALONE ? n : mode->cut == OP_HALVES ? (n + 1) / 2 : 1);
     }
     for (int s = 0; s < rig->n_seqs; s++) finish_sequence(&r, s);
     for (int32_t e = 0; e < rig->c->n_experts; e++) drop(be, (void *)blobs[e]);

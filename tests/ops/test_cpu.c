@@ -1,7 +1,6 @@
-/* The cpu backend on every instruction set this machine has, or on those named on the command line ("best" is one of
- * them; "int8" leaves out what has nothing to do with integer products): the common table, and shapes that reach every
- * branch and tail of its kernels. Integer products are held to the f32 tolerance with inputs that the planes in use
- * hold exactly. */
+/* Shapes that reach every branch and tail of the cpu backend's kernels, on every instruction set this machine has or on
+ * those named on the command line (backends.h). Integer products are held to the f32 tolerance with inputs that the
+ * planes hold exactly. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,34 +11,15 @@
 
 #include <cmocka.h>
 
+#include "backends.h"
+#include "build.h"
 #include "expect.h"
 
-static bool chosen[MF_CPU_LEVELS]; /* instruction sets to test */
-static bool int8_alone; /* ... in what integer products do: all else they share with a set tested elsewhere */
-static const op_mode TOGETHER = {"together", OP_TOGETHER, false, 1},
-                     ROW_BY_ROW = {"row by row", OP_ROW_BY_ROW, true, 2};
-
-typedef struct rack { /* a backend with its pool */
-    mf__pool *pool;
-    mf__backend *be;
-    char name[48];
-} rack;
-
-static rack open_rack(mf__cpu_level level, bool exact, int n_threads) {
-    rack r;
-    snprintf(r.name, sizeof r.name, "%s %s", mf__cpu_level_name(level), exact ? "exact" : "int8");
-    assert_int_equal(mf__pool_create(n_threads, &r.pool, NULL), MF_OK);
-    assert_int_equal(mf__backend_cpu_create(r.pool, &(mf__cpu_options){level, exact}, &r.be, NULL), MF_OK);
-    return r;
-}
-
-static void close_rack(rack *r) {
-    r->be->free(r->be);
-    mf__pool_free(r->pool);
-}
+static const op_mode TOGETHER = {"together", OP_TOGETHER, false, 1, 0},
+                     ROW_BY_ROW = {"row by row", OP_ROW_BY_ROW, true, 2, 0};
 
 /* Runs the case and compares it with the expectation; row by row gives the same within the tolerance. */
-static void run_case(const op_case *c, const rack *r, double tolerance, bool cut) {
+static void run_case(const op_case *c, const op_rack *r, double tolerance, bool cut) {
     op_rig rig;
     op_result want, got;
     char what[160];
@@ -63,42 +43,9 @@ static void run_case(const op_case *c, const rack *r, double tolerance, bool cut
 
 #define EACH_LEVEL(level)                                                                                              \
     for (mf__cpu_level level = MF_CPU_SCALAR; level < MF_CPU_LEVELS; level++)                                          \
-        if (chosen[level])
-
-/* Inputs of the common table are random, and rounded: one part in 32,000 of a group's largest value each. */
-static double rounded_tolerance(const op_case *c) {
-    bool product = (c->w_type == MF_TYPE_AFFINE || c->w_type == MF_TYPE_MXFP4) &&
-                   (c->expect == expect_matmul || c->expect == expect_experts);
-    return product ? (c->expect == expect_experts ? 4e-4 : 8e-5) : 0;
-}
-
-static void test_common_table(void **state) {
-    (void)state;
-    EACH_LEVEL(level) {
-        for (int exact = 0; exact < (int8_alone ? 1 : 2); exact++) {
-            rack r = open_rack(level, exact, 2);
-            for (int i = 0; i < OP_N_CASES; i++) {
-                double loose = exact ? 0 : rounded_tolerance(&OP_CASES[i]);
-                if (int8_alone && loose == 0) continue;
-                run_case(&OP_CASES[i], &r, loose > 0 ? loose : OP_CASES[i].tolerance * 2, true);
-            }
-            close_rack(&r);
-        }
-    }
-}
+        if (op_level_chosen(level))
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
-
-static void build_matmul(mf__graph *g, const op_case *c) {
-    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
-    mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->rows) : MF_NO_WEIGHT;
-    mf__g_matmul(g, x, mf__g_matrix(g, "w", c->rows, c->cols), bias, "matmul");
-}
-
-static void build_experts(mf__graph *g, const op_case *c) {
-    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->cols);
-    mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p);
-}
 
 /* What rounding leaves as it is: multiples of a step, up to the largest number that the planes hold, which is among
  * every
@@ -120,7 +67,7 @@ static void test_int8_products(void **state) {
     static const int BITS[] = {0, 2, 3, 4, 5, 6, 8}, GROUPS[] = {32, 64, 128}; /* 0: MXFP4, in groups of 32 alone */
     (void)state;
     EACH_LEVEL(level) {
-        rack r = open_rack(level, false, 3);
+        op_rack r = op_open_cpu(level, false, 3);
         for (size_t b = 0; b < MF__COUNT(BITS); b++)
             for (size_t g = 0; g < (BITS[b] ? MF__COUNT(GROUPS) : 1); g++)
                 for (size_t t = 0; t < MF__COUNT(TOKENS); t++) {
@@ -142,7 +89,7 @@ static void test_int8_products(void **state) {
                     c.cols = GROUPS[g] * 4; /* whole pairs of vectors: nibbles that stay packed */
                     run_case(&c, &r, 3e-6, false);
                 }
-        close_rack(&r);
+        op_close(&r);
     }
 }
 
@@ -151,7 +98,7 @@ static void test_long_passes(void **state) {
     static const int BITS[] = {0, 4, 6, 8};
     (void)state;
     EACH_LEVEL(level) {
-        rack r = open_rack(level, false, 2);
+        op_rack r = op_open_cpu(level, false, 2);
         for (size_t b = 0; b < MF__COUNT(BITS); b++) {
             op_case c = {.name = "a long pass",
                          .build = build_matmul,
@@ -167,7 +114,7 @@ static void test_long_passes(void **state) {
             c.cols = 64 * 36;
             run_case(&c, &r, 3e-6, false);
         }
-        close_rack(&r);
+        op_close(&r);
     }
 }
 
@@ -175,7 +122,7 @@ static void test_long_passes(void **state) {
 static void test_long_rows(void **state) {
     (void)state;
     EACH_LEVEL(level) {
-        rack r = open_rack(level, false, 2);
+        op_rack r = op_open_cpu(level, false, 2);
         for (int tokens = 1; tokens <= 6; tokens += 5) {
             op_case c = {.name = "long rows",
                          .build = build_matmul,
@@ -193,7 +140,7 @@ static void test_long_rows(void **state) {
             c.bits = 8; /* rows that are not read side by side */
             run_case(&c, &r, 3e-6, false);
         }
-        close_rack(&r);
+        op_close(&r);
     }
 }
 
@@ -203,7 +150,7 @@ static void test_float_products(void **state) {
     static const int32_t COLS[] = {7, 16, 31, 64, 100};
     (void)state;
     EACH_LEVEL(level) {
-        rack r = open_rack(level, true, 2);
+        op_rack r = op_open_cpu(level, true, 2);
         for (size_t k = 0; k < MF__COUNT(TYPES); k++)
             for (size_t t = 0; t < MF__COUNT(TOKENS); t++)
                 for (size_t i = 0; i < MF__COUNT(COLS); i++) {
@@ -219,7 +166,7 @@ static void test_float_products(void **state) {
                                  .group = 32};
                     run_case(&c, &r, 3e-6, false);
                 }
-        close_rack(&r);
+        op_close(&r);
     }
 }
 
@@ -228,8 +175,8 @@ static void test_experts(void **state) {
     static const int BITS[] = {2, 4, 5, 8};
     (void)state;
     EACH_LEVEL(level) {
-        for (int exact = 0; exact < (int8_alone ? 1 : 2); exact++) {
-            rack r = open_rack(level, exact, 3);
+        for (int exact = 0; exact < (OP_INT8_ALONE ? 1 : 2); exact++) {
+            op_rack r = op_open_cpu(level, exact, 3);
             for (size_t t = 0; t < MF__COUNT(TOKENS); t++)
                 for (size_t b = 0; b < MF__COUNT(BITS); b++) {
                     bool cut = TOKENS[t] <= 9; /* a row of many is a row of few */
@@ -248,7 +195,7 @@ static void test_experts(void **state) {
                     c.group = 64, c.p.moe.n_inner = 128;
                     run_case(&c, &r, exact ? 4e-6 : 4e-4, cut);
                 }
-            close_rack(&r);
+            op_close(&r);
         }
     }
 }
@@ -259,8 +206,8 @@ static void test_wide_experts(void **state) {
 #ifdef OP_EMULATED
     return; /* minutes there, and not about an instruction set */
 #endif
-    if (!chosen[mf__cpu_level_best()]) return; /* it takes a while: once is enough */
-    rack r = open_rack(MF_CPU_BEST, false, 2);
+    if (!op_level_chosen(mf__cpu_level_best())) return; /* it takes a while: once is enough */
+    op_rack r = op_open_cpu(MF_CPU_BEST, false, 2);
     op_case c = {.name = "wide experts",
                  .build = build_experts,
                  .expect = expect_experts,
@@ -272,15 +219,10 @@ static void test_wide_experts(void **state) {
                  .bits = 4,
                  .group = 32};
     run_case(&c, &r, 4e-4, false);
-    close_rack(&r);
+    op_close(&r);
 }
 
 /* ---- attention and the delta rule in the widths of real models --------------------------------------------------- */
-
-static void build_attention(mf__graph *g, const op_case *c) {
-    mf__act q = mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim);
-    mf__g_attention(g, q, c->option ? mf__g_vector(g, "sinks", 1, c->p.attn.n_heads) : MF_NO_WEIGHT, c->p);
-}
 
 static const mf__type KV_TYPES[] = {MF_TYPE_F32, MF_TYPE_F16, MF_TYPE_I8};
 
@@ -293,7 +235,7 @@ static void test_attention(void **state) {
                   {16, 2, 75, 1, 82}, {10, 2, 50, 1, 46},  {2, 1, 70, 3, 90}};
     (void)state;
     EACH_LEVEL(level) {
-        rack r = open_rack(level, false, 3);
+        op_rack r = op_open_cpu(level, false, 3);
         for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
             op_case c = {.name = "attention",
                          .build = build_attention,
@@ -312,13 +254,13 @@ static void test_attention(void **state) {
                 run_case(&c, &r, 4e-6, i % 2);
             }
         }
-        close_rack(&r);
+        op_close(&r);
     }
 }
 
 /* The number of threads changes no bit, and the result is right. */
 static void run_on_one_and_five(const op_case *c, mf__cpu_level level, double tolerance) {
-    rack one = open_rack(level, true, 1), five = open_rack(level, true, 5);
+    op_rack one = op_open_cpu(level, true, 1), five = op_open_cpu(level, true, 5);
     op_rig rig;
     op_result r1, r5, want;
     op_rig_init(&rig, c);
@@ -334,8 +276,8 @@ static void run_on_one_and_five(const op_case *c, mf__cpu_level level, double to
     op_result_free(&r5);
     op_result_free(&want);
     op_rig_free(&rig);
-    close_rack(&one);
-    close_rack(&five);
+    op_close(&one);
+    op_close(&five);
 }
 
 /* Few queries over many keys, which are then cut into parts: sinks counted once, windows that begin inside a part. */
@@ -364,14 +306,6 @@ static void test_long_attention(void **state) {
             run_on_one_and_five(&c, level, 1e-5);
         }
     }
-}
-
-static void build_mla(mf__graph *g, const op_case *c) {
-    int64_t heads = c->p.mla.n_heads, n = c->p.mla.n_latent, nope = c->p.mla.n_nope, v_dim = c->p.mla.v_dim;
-    mf__act q = mf__g_in_act(g, MF_PORT_SHARED, (int32_t)(heads * (nope + c->p.mla.n_rope)));
-    mf__w first =
-        c->option ? mf__g_matrix(g, "uk", heads * n, nope) : mf__g_matrix(g, "kv_b", heads * (nope + v_dim), n);
-    mf__g_mla_attention(g, q, first, c->option ? mf__g_matrix(g, "uv", heads * v_dim, n) : MF_NO_WEIGHT, c->p);
 }
 
 /* Both forms in every spelling and KV type: one row and several, waves that end inside a segment, segments that share a
@@ -409,36 +343,24 @@ static void test_latent_attention(void **state) {
     }
 }
 
-static void build_conv(mf__graph *g, const op_case *c) {
-    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
-    mf__g_conv1d(g, x, mf__g_vector(g, "w", c->cols, c->p.conv.n_kernel), c->p.conv.n_kernel);
-}
-
 /* Channels that fill runs and parts of them; segments shorter and longer than the kernel. */
 static void test_conv(void **state) {
     static const int32_t CHANNELS[] = {40, 256, 1100}, KERNELS[] = {2, 4, 5};
     (void)state;
     EACH_LEVEL(level) {
-        rack r = open_rack(level, true, 3);
+        op_rack r = op_open_cpu(level, true, 3);
         for (size_t i = 0; i < MF__COUNT(CHANNELS); i++)
             for (size_t k = 0; k < MF__COUNT(KERNELS); k++) {
                 op_case c = {.name = "conv1d",
-                             .build = build_conv,
+                             .build = build_conv1d,
                              .expect = expect_conv1d,
                              .seqs = {{1, 2}, {9, 0}, {3, 4}},
                              .cols = CHANNELS[i],
                              .p = {.conv = {CHANNELS[i], KERNELS[k]}}};
                 run_case(&c, &r, 4e-6, true);
             }
-        close_rack(&r);
+        op_close(&r);
     }
-}
-
-static void build_delta_net(mf__graph *g, const op_case *c) {
-    int32_t cols = 2 * c->p.delta.n_k_heads * c->p.delta.k_dim + c->p.delta.n_v_heads * c->p.delta.v_dim;
-    mf__act decay = mf__g_in_act(g, MF_PORT_PAIRS, c->p.delta.n_v_heads);
-    mf__act beta = mf__g_in_act(g, MF_PORT_H_POST, c->p.delta.n_v_heads);
-    mf__g_delta_net(g, mf__g_in_act(g, MF_PORT_SHARED, cols), decay, beta, c->p);
 }
 
 /* Keys of about unit length, gates in [0, 1], some of them 0: the state stays bounded. */
@@ -459,7 +381,7 @@ static void test_delta(void **state) {
                                         {20, 7, 5},    {256, 4, 3},  {128, 64, 40}, {256, 100, 12}, {32, 33, 8}};
     (void)state;
     EACH_LEVEL(level) {
-        rack r = open_rack(level, false, 3);
+        op_rack r = op_open_cpu(level, false, 3);
         for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
             op_case c = {
                 .name = "delta_net",
@@ -470,36 +392,11 @@ static void test_delta(void **state) {
                 .p = {.delta = {.n_k_heads = 1, .k_dim = SHAPES[i][0], .n_v_heads = 2, .v_dim = SHAPES[i][1]}}};
             run_case(&c, &r, 1e-5, i % 2);
         }
-        close_rack(&r);
+        op_close(&r);
     }
 }
 
 /* ---- promises ---------------------------------------------------------------------------------------------------- */
-
-/* The number of threads changes no bit. */
-static void test_threads(void **state) {
-    (void)state;
-    EACH_LEVEL(level) {
-        rack one = open_rack(level, false, 1), five = open_rack(level, false, 5);
-        for (int i = 0; i < OP_N_CASES; i++) {
-            op_rig rig;
-            op_result r1, r5;
-            op_rig_init(&rig, &OP_CASES[i]);
-            if (one.be->supports(one.be, rig.op)) {
-                op_result_init(&r1, &rig);
-                op_result_init(&r5, &rig);
-                op_run(&rig, one.be, &TOGETHER, &r1);
-                op_run(&rig, five.be, &TOGETHER, &r5);
-                op_compare(&rig, OP_CASES[i].name, &r5, &r1, 0);
-                op_result_free(&r1);
-                op_result_free(&r5);
-            }
-            op_rig_free(&rig);
-        }
-        close_rack(&one);
-        close_rack(&five);
-    }
-}
 
 /* Products that follow one another and read the same buffer run as one: each keeps its own weights, bias and output. */
 static void test_products_together(void **state) {
@@ -516,7 +413,7 @@ static void test_products_together(void **state) {
     mf__act first = mf__g_matmul(g, in, wa, MF_NO_WEIGHT, "a");
     mf__act second = mf__g_matmul(g, in, wb, mf__g_vector(g, "bias", 1, ROWS_B), "b");
     assert_int_equal(mf__graph_finish(g, NULL), MF_OK);
-    rack r = open_rack(MF_CPU_BEST, false, 2);
+    op_rack r = op_open_cpu(MF_CPU_BEST, false, 2);
     assert_int_equal(r.be->reserve(r.be, r.be->scratch(r.be, g, TOKENS), NULL), MF_OK);
     void *bufs[MF_MAX_BUFS] = {NULL};
     bufs[in.id] = x, bufs[first.id] = a, bufs[second.id] = b;
@@ -532,7 +429,7 @@ static void test_products_together(void **state) {
             for (int c = 0; c < COLS; c++) sum += w[i * COLS + c] * x[t * COLS + c];
             assert_true(sum == (i < ROWS_A ? a[t * ROWS_A + i] : b[t * ROWS_B + i - ROWS_A]));
         }
-    close_rack(&r);
+    op_close(&r);
     mf__graph_free(g);
 }
 
@@ -550,31 +447,14 @@ static void test_create(void **state) {
     assert_true(mf__cpu_level_available(MF_CPU_BEST));
 }
 
-static int choose_levels(int n_names, char **names) {
-    for (mf__cpu_level level = MF_CPU_SCALAR; level < MF_CPU_LEVELS; level++) {
-        bool here = mf__cpu_level_available(level), named = false;
-        for (int i = 0; i < n_names; i++)
-            named = named || !strcmp(names[i], mf__cpu_level_name(level)) ||
-                    (!strcmp(names[i], "best") && level == mf__cpu_level_best());
-        if (named && !here) {
-            print_error("this machine does not have %s\n", mf__cpu_level_name(level));
-            return 2;
-        }
-        chosen[level] = n_names ? named : here;
-    }
-    return 0;
-}
-
 int main(int argc, char **argv) {
-    int8_alone = argc > 1 && !strcmp(argv[1], "int8");
-    if (choose_levels(argc - 1 - int8_alone, argv + 1 + int8_alone)) return 2;
+    if (op_choose_backends(argc - 1, argv + 1)) return 2;
     const struct CMUnitTest int8[] = {
-        cmocka_unit_test(test_create),      cmocka_unit_test(test_common_table), cmocka_unit_test(test_int8_products),
-        cmocka_unit_test(test_long_passes), cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_create),    cmocka_unit_test(test_int8_products), cmocka_unit_test(test_long_passes),
+        cmocka_unit_test(test_long_rows), cmocka_unit_test(test_experts),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_create),
-        cmocka_unit_test(test_common_table),
         cmocka_unit_test(test_int8_products),
         cmocka_unit_test(test_long_passes),
         cmocka_unit_test(test_long_rows),
@@ -586,9 +466,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_latent_attention),
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_products_together),
     };
-    if (int8_alone) return cmocka_run_group_tests(int8, NULL, NULL);
+    if (OP_INT8_ALONE) return cmocka_run_group_tests(int8, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Every case on every backend: against the expectation in double, and cut into submissions in every way. */
+/* Every case on every backend: against the expectation in double, and the same bits however rows are cut into
+ * submissions. The command line may name backends (backends.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,52 +7,35 @@
 
 #include <cmocka.h>
 
-#include "harness.h"
-
-typedef struct backend_row {
-    const char *name;
-    mf_status (*create)(mf__pool *pool, mf__backend **out, mf_error *err);
-    double slack;  /* the cases' tolerances are multiplied by this */
-    bool cut_free; /* promises the same bits however rows are cut into submissions */
-} backend_row;
-
-static const backend_row BACKENDS[] = {
-    {"ref", mf__backend_ref_create, 1, true},
-};
+#include "backends.h"
 
 static const op_mode MODES[] = {
-    {"together", OP_TOGETHER, false, 1},
-    {"together, in place", OP_TOGETHER, true, 1},
-    {"each alone", OP_ALONE, false, 1},
-    {"halves", OP_HALVES, false, 1},
-    {"halves, in place", OP_HALVES, true, 1},
-    {"row by row", OP_ROW_BY_ROW, true, 2},
-    {"experts in three rounds", OP_TOGETHER, false, 3},
+    {"together", OP_TOGETHER, false, 1, 0},
+    {"together, in place", OP_TOGETHER, true, 1, 0},
+    {"each alone", OP_ALONE, false, 1, 0},
+    {"halves", OP_HALVES, false, 1, 0},
+    {"halves, in place", OP_HALVES, true, 1, 0},
+    {"row by row", OP_ROW_BY_ROW, true, 2, 0},
+    {"experts in three rounds", OP_TOGETHER, false, 3, 0},
 };
 
-static mf__backend *open_backend(const backend_row *row, int n_threads, mf__pool **pool) {
-    mf__backend *be;
-    assert_int_equal(mf__pool_create(n_threads, pool, NULL), MF_OK);
-    assert_int_equal(row->create(*pool, &be, NULL), MF_OK);
-    return be;
-}
-
-static void run_case(const op_case *c, const backend_row *row, mf__backend *be) {
+static void run_case(const op_case *c, const op_backend *row, mf__backend *be) {
     op_rig rig;
     op_result want, first, got;
     char what[160];
+    double tolerance = op_tolerance(row, c);
     op_rig_init(&rig, c);
     op_result_init(&want, &rig);
     c->expect(&rig, &want);
     op_result_init(&first, &rig);
     op_run(&rig, be, &MODES[0], &first);
     snprintf(what, sizeof what, "%s on %s", c->name, row->name);
-    op_compare(&rig, what, &first, &want, c->tolerance * row->slack);
+    op_compare(&rig, what, &first, &want, tolerance);
     for (size_t m = 1; m < MF__COUNT(MODES); m++) {
         op_result_init(&got, &rig);
         op_run(&rig, be, &MODES[m], &got);
         snprintf(what, sizeof what, "%s on %s, %s", c->name, row->name, MODES[m].name);
-        op_compare(&rig, what, &got, &first, row->cut_free && !c->cut_matters ? 0 : c->tolerance * row->slack);
+        op_compare(&rig, what, &got, &first, c->cut_matters ? tolerance : 0);
         op_result_free(&got);
     }
     op_result_free(&first);
@@ -61,38 +45,35 @@ static void run_case(const op_case *c, const backend_row *row, mf__backend *be) 
 
 static void test_all_cases(void **state) {
     (void)state;
-    for (size_t b = 0; b < MF__COUNT(BACKENDS); b++) {
-        mf__pool *pool;
-        mf__backend *be = open_backend(&BACKENDS[b], 2, &pool);
-        for (int i = 0; i < OP_N_CASES; i++) run_case(&OP_CASES[i], &BACKENDS[b], be);
-        be->free(be);
-        mf__pool_free(pool);
+    for (int b = 0; b < OP_N_BACKENDS; b++) {
+        op_rack r = op_open(&OP_BACKENDS[b], 2);
+        for (int i = 0; i < OP_N_CASES; i++)
+            if (!OP_INT8_ALONE || op_is_int8(&OP_CASES[i])) run_case(&OP_CASES[i], &OP_BACKENDS[b], r.be);
+        op_close(&r);
     }
 }
 
 /* The number of threads changes no bit. */
 static void test_threads(void **state) {
     (void)state;
-    for (size_t b = 0; b < MF__COUNT(BACKENDS); b++) {
-        mf__pool *pools[2];
-        mf__backend *one = open_backend(&BACKENDS[b], 1, &pools[0]), *five = open_backend(&BACKENDS[b], 5, &pools[1]);
+    for (int b = 0; b < OP_N_BACKENDS; b++) {
+        op_rack one = op_open(&OP_BACKENDS[b], 1), five = op_open(&OP_BACKENDS[b], 5);
         for (int i = 0; i < OP_N_CASES; i++) {
             op_rig rig;
             op_result r1, r5;
+            if (OP_INT8_ALONE && !op_is_int8(&OP_CASES[i])) continue;
             op_rig_init(&rig, &OP_CASES[i]);
             op_result_init(&r1, &rig);
             op_result_init(&r5, &rig);
-            op_run(&rig, one, &MODES[0], &r1);
-            op_run(&rig, five, &MODES[0], &r5);
+            op_run(&rig, one.be, &MODES[0], &r1);
+            op_run(&rig, five.be, &MODES[0], &r5);
             op_compare(&rig, OP_CASES[i].name, &r5, &r1, 0);
             op_result_free(&r1);
             op_result_free(&r5);
             op_rig_free(&rig);
         }
-        one->free(one);
-        five->free(five);
-        mf__pool_free(pools[0]);
-        mf__pool_free(pools[1]);
+        op_close(&one);
+        op_close(&five);
     }
 }
 
@@ -133,7 +114,8 @@ static void test_every_case_expects_something(void **state) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (op_choose_backends(argc - 1, argv + 1)) return 2;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_op_has_a_case),
         cmocka_unit_test(test_every_case_expects_something),

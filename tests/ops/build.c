@@ -1,0 +1,127 @@
+/* Graphs of one op, for cases of the table and of the tests beside it. */
+#include "build.h"
+
+#include <math.h>
+
+void build_embed(mf__graph *g, const op_case *c) {
+    mf__g_embed(g, mf__g_in_tokens(g), mf__g_matrix(g, "table", c->rows, c->cols));
+}
+
+void build_norm(mf__graph *g, const op_case *c) {
+    mf__g_norm(g, mf__g_in_residual(g, MF_PORT_HIDDEN, c->cols), mf__g_vector(g, "w", 1, c->cols), c->p.norm.eps);
+}
+
+void build_part_norm(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__g_part_norm(g, x, mf__g_vector(g, "w", 1, c->p.norm.part), c->p.norm.part, c->p.norm.eps, "norm");
+}
+
+void build_matmul(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->rows) : MF_NO_WEIGHT;
+    mf__g_matmul(g, x, mf__g_matrix(g, "w", c->rows, c->cols), bias, "matmul");
+}
+
+void build_split(mf__graph *g, const op_case *c) {
+    mf__act q, gate, u = mf__g_in_act(g, MF_PORT_SHARED, 2 * c->p.split.n_heads * c->p.split.head_dim);
+    mf__g_split_q_gate(g, u, c->p.split.n_heads, c->p.split.head_dim, &q, &gate);
+}
+
+void build_rope(mf__graph *g, const op_case *c) {
+    float inv_freq[32];
+    int32_t half = c->p.rope.n_rot / 2;
+    for (int32_t i = 0; i < half; i++) inv_freq[i] = (float)pow(1e4, -(double)i / half);
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->p.rope.n_heads * c->p.rope.head_dim);
+    mf__g_rope(g, x, mf__g_const(g, "inv_freq", inv_freq, half), c->p, "rope");
+}
+
+void build_kv_append(mf__graph *g, const op_case *c) {
+    mf__g_kv_append(g, mf__g_in_act(g, MF_PORT_SHARED, c->k_cols), mf__g_in_act(g, MF_PORT_PAIRS, c->v_cols));
+}
+
+/* option: a sink per head */
+void build_attention(mf__graph *g, const op_case *c) {
+    mf__w sinks = c->option ? mf__g_vector(g, "sinks", 1, c->p.attn.n_heads) : MF_NO_WEIGHT;
+    mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim), sinks, c->p);
+}
+
+void build_split_at(mf__graph *g, const op_case *c) {
+    mf__act a, b;
+    mf__g_split(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), c->p.cut.n_first, &a, &b, "split");
+}
+
+/* option: W_UK transposed and W_UV apart, instead of one kv_b */
+void build_mla(mf__graph *g, const op_case *c) {
+    int64_t heads = c->p.mla.n_heads, n = c->p.mla.n_latent, nope = c->p.mla.n_nope, v_dim = c->p.mla.v_dim;
+    mf__act q = mf__g_in_act(g, MF_PORT_SHARED, (int32_t)(heads * (nope + c->p.mla.n_rope)));
+    mf__w first =
+        c->option ? mf__g_matrix(g, "uk", heads * n, nope) : mf__g_matrix(g, "kv_b", heads * (nope + v_dim), n);
+    mf__g_mla_attention(g, q, first, c->option ? mf__g_matrix(g, "uv", heads * v_dim, n) : MF_NO_WEIGHT, c->p);
+}
+
+void build_sigmoid_gate(mf__graph *g, const op_case *c) {
+    mf__g_sigmoid_gate(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->cols));
+}
+
+void build_conv1d(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__g_conv1d(g, x, mf__g_vector(g, "w", c->cols, c->p.conv.n_kernel), c->p.conv.n_kernel);
+}
+
+static int32_t qkv_cols(const op_case *c) {
+    return 2 * c->p.delta.n_k_heads * c->p.delta.k_dim + c->p.delta.n_v_heads * c->p.delta.v_dim;
+}
+
+void build_qk_norm(mf__graph *g, const op_case *c) {
+    mf__g_qk_norm(g, mf__g_in_act(g, MF_PORT_SHARED, qkv_cols(c)), c->p);
+}
+
+void build_decay_beta(mf__graph *g, const op_case *c) {
+    mf__act decay, beta, a = mf__g_in_act(g, MF_PORT_SHARED, c->cols), b = mf__g_in_act(g, MF_PORT_PAIRS, c->cols);
+    mf__w a_log = mf__g_vector(g, "A_log", 1, c->cols), dt_bias = mf__g_vector(g, "dt_bias", 1, c->cols);
+    mf__g_decay_beta(g, a, b, a_log, dt_bias, &decay, &beta);
+}
+
+void build_delta_net(mf__graph *g, const op_case *c) {
+    mf__act qkv = mf__g_in_act(g, MF_PORT_SHARED, qkv_cols(c));
+    mf__act decay = mf__g_in_act(g, MF_PORT_PAIRS, c->p.delta.n_v_heads);
+    mf__g_delta_net(g, qkv, decay, mf__g_in_act(g, MF_PORT_H_POST, c->p.delta.n_v_heads), c->p);
+}
+
+void build_gated_norm(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols), z = mf__g_in_act(g, MF_PORT_PAIRS, c->cols);
+    mf__g_gated_norm(g, x, z, mf__g_vector(g, "w", 1, c->p.norm.part), c->p.norm.eps, c->p.norm.part);
+}
+
+void build_add(mf__graph *g, const op_case *c) {
+    mf__g_add(g, mf__g_in_residual(g, MF_PORT_HIDDEN, c->cols), mf__g_in_act(g, MF_PORT_SHARED, c->cols));
+}
+
+void build_route(mf__graph *g, const op_case *c) {
+    mf__ids ids;
+    mf__shares shares;
+    mf__act logits = mf__g_in_act(g, MF_PORT_SHARED, c->p.route.n_experts);
+    mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->p.route.n_experts) : MF_NO_WEIGHT;
+    mf__g_route(g, logits, bias, c->p, &ids, &shares);
+}
+
+void build_glu(mf__graph *g, const op_case *c) {
+    mf__g_glu(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->cols), c->p.glu);
+}
+
+/* option: the experts have biases */
+void build_experts(mf__graph *g, const op_case *c) {
+    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->cols);
+    mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p);
+}
+
+/* rows: 0 no shared expert, 1 one without a gate, 2 one with a gate */
+void build_combine(mf__graph *g, const op_case *c) {
+    mf__act shared = {-1}, score = {-1};
+    mf__residual h = mf__g_in_residual(g, MF_PORT_H_MID, c->cols);
+    mf__pairs pairs = mf__g_in_pairs(g, c->p.moe.top_k * c->cols);
+    mf__shares shares = mf__g_in_shares(g, c->p.moe.top_k);
+    if (c->rows >= 1) shared = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    if (c->rows >= 2) score = mf__g_in_act(g, MF_PORT_SHARED_SCORE, 1);
+    mf__g_combine(g, h, pairs, shares, shared, score);
+}

@@ -1,0 +1,29 @@
+/* Graphs of one op: what op_case.build may be. */
+#ifndef TESTS_OPS_BUILD_H
+#define TESTS_OPS_BUILD_H
+
+#include "harness.h"
+
+void build_embed(mf__graph *g, const op_case *c);
+void build_norm(mf__graph *g, const op_case *c);
+void build_part_norm(mf__graph *g, const op_case *c);
+void build_matmul(mf__graph *g, const op_case *c);
+void build_split(mf__graph *g, const op_case *c);
+void build_rope(mf__graph *g, const op_case *c);
+void build_kv_append(mf__graph *g, const op_case *c);
+void build_attention(mf__graph *g, const op_case *c);
+void build_split_at(mf__graph *g, const op_case *c);
+void build_mla(mf__graph *g, const op_case *c);
+void build_sigmoid_gate(mf__graph *g, const op_case *c);
+void build_conv1d(mf__graph *g, const op_case *c);
+void build_qk_norm(mf__graph *g, const op_case *c);
+void build_decay_beta(mf__graph *g, const op_case *c);
+void build_delta_net(mf__graph *g, const op_case *c);
+void build_gated_norm(mf__graph *g, const op_case *c);
+void build_add(mf__graph *g, const op_case *c);
+void build_route(mf__graph *g, const op_case *c);
+void build_glu(mf__graph *g, const op_case *c);
+void build_experts(mf__graph *g, const op_case *c);
+void build_combine(mf__graph *g, const op_case *c);
+
+#endif
