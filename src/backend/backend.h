@@ -87,7 +87,6 @@ typedef struct mf__binding {
     const mf__tensor *weights; /* [graph.n_weights] */
     const mf__segment *segs;   /* cover the rows in order */
     int32_t n_segs;
-    bool apart;           /* every row is of another sequence: computed, as far as may be, as if it were alone */
     const mf__bank *bank; /* for graphs with an EXPERTS op, which writes only the pairs of experts in the bank */
 } mf__binding;
 

@@ -160,8 +160,7 @@ static mf_status push_rows(const mf__pass *pass, int layer, mf__layer_graph whic
                            .weights = m->layers[layer][which],
                            .first_row = rows->r[i].first,
                            .n_rows = rows->r[i].n,
-                           .bank = bank,
-                           .apart = pass->n == pass->n_rows};
+                           .bank = bank};
         MF__TRY(mf__run_list_push(m, &r, err));
     }
     return MF_OK;
@@ -253,7 +252,7 @@ static void split_rows(const mf__pass *pass, int layer, ranges *through, ranges 
 static mf_status push_mix(const mf__pass *pass, int layer, const mf__graph *g, const ranges *rows, mf_error *err) {
     mf_model *m = pass->model;
     for (int i = 0; i < rows->n; i++) {
-        mf__graph_run r = {.g = g, .weights = m->layers[layer][MF_GRAPH_MIX], .apart = pass->n == pass->n_rows};
+        mf__graph_run r = {.g = g, .weights = m->layers[layer][MF_GRAPH_MIX]};
         MF__TRY(mf__run_list_segments(pass, layer, rows->r[i].first, rows->r[i].n, &r, err));
         MF__TRY(mf__run_list_push(m, &r, err));
     }
@@ -313,11 +312,7 @@ static mf_status run_tail(const mf__pass *pass, mf_error *err) {
     for (int i = 0; i < wanted.n; i++)
         for (int32_t done = 0; done < wanted.r[i].n;) {
             int32_t left = wanted.r[i].n - done, n = left < MF_TAIL_ROWS ? left : MF_TAIL_ROWS;
-            mf__graph_run r = {.g = m->bp.tail,
-                               .weights = m->tail,
-                               .n_rows = n,
-                               .first_row = wanted.r[i].first + done,
-                               .apart = pass->n == pass->n_rows};
+            mf__graph_run r = {.g = m->bp.tail, .weights = m->tail, .n_rows = n, .first_row = wanted.r[i].first + done};
             MF__TRY(mf__run_list_push(m, &r, err));
             MF__TRY(mf__run_list_submit(m, err));
             MF__TRY(deliver_logits(pass, (range){r.first_row, n}, err));

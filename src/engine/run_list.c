@@ -62,7 +62,6 @@ mf_status mf__run_list_push(mf_model *m, const mf__graph_run *r, mf_error *err) 
                                                        .weights = r->weights,
                                                        .segs = r->segs,
                                                        .n_segs = r->n_segs,
-                                                       .apart = r->apart,
                                                        .bank = r->bank}};
     return MF_OK;
 }

@@ -12,7 +12,6 @@ typedef struct mf__graph_run {
     const mf__segment *segs;   /* NULL for graphs without state */
     int32_t n_segs;
     const mf__bank *bank; /* valid until the list is submitted */
-    bool apart;
 } mf__graph_run;
 
 mf_status mf__run_list_push(mf_model *m, const mf__graph_run *r, mf_error *err);

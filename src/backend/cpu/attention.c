@@ -62,14 +62,15 @@ static void fetch(const void *row, int64_t first, int64_t bytes) {
 }
 
 /* The columns of one kv head, where they lie or decoded; of a decoded tile the next one is fetched here. */
-static void head_tile(const mf__cpu_attend *a, int32_t kv_head, int thread, float *mem, mf__cpu_keys *keys) {
-    const mf__kv *kv = a->kv;
+static void head_tile(const mf__cpu_attend *a, const mf__cpu_seq *seq, int32_t kv_head, int thread, float *mem,
+                      mf__cpu_keys *keys) {
+    const mf__kv *kv = seq->kv;
     int32_t dim = a->k_dim, at = kv_head * dim;
     float *v = mem + (int64_t)MF_CPU_KEYS * dim;
     (void)thread;
     keys->f16 = keys->few && kv->type == MF_TYPE_F16;
     if (kv->type == MF_TYPE_F32 || keys->f16) {
-        int64_t size = keys->f16 ? 2 : 4, end = keys->first + keys->n, left = a->pos + a->n_rows - end;
+        int64_t size = keys->f16 ? 2 : 4, end = keys->first + keys->n, left = seq->pos + seq->n_rows - end;
         int64_t in_block = (kv->block_rows - end % kv->block_rows) % kv->block_rows;
         keys->k = (const char *)mf__kv_k(kv, keys->first) + at * size;
         keys->v = (const char *)mf__kv_v(kv, keys->first) + at * size;
@@ -84,7 +85,7 @@ static void head_tile(const mf__cpu_attend *a, int32_t kv_head, int thread, floa
         a->r->k->kv_decode(kv->type, mf__kv_k(kv, keys->first + i), kv->k_cols, at, dim, mem + (int64_t)i * dim);
         a->r->k->kv_decode(kv->type, mf__kv_v(kv, keys->first + i), kv->v_cols, at, dim, v + (int64_t)i * dim);
         int64_t next = keys->first + i + MF_CPU_KEYS, size = kv->type == MF_TYPE_F16 ? 2 : 1;
-        if (next >= a->pos + a->n_rows) continue;
+        if (next >= seq->pos + seq->n_rows) continue;
         fetch(mf__kv_k(kv, next), at * size, dim * size);
         fetch(mf__kv_v(kv, next), at * size, dim * size);
     }
@@ -105,24 +106,27 @@ static mf__cpu_attend attend_of(const mf__op *op) {
                             .tile_floats = 2 * (int64_t)MF_CPU_KEYS * dim};
 }
 
-int64_t mf__cpu_attention_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op) {
+int64_t mf__cpu_attention_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op, int32_t n_rows) {
     mf__cpu_attend a = attend_of(op);
-    return mf__cpu_attend_bytes(k, threads, &a);
+    return mf__cpu_round(n_rows * (int64_t)sizeof(mf__cpu_seq)) + mf__cpu_attend_bytes(k, threads, &a, n_rows);
 }
 
 mf_status mf__cpu_attention(mf__cpu_run *r, mf_error *err) {
     mf__cpu_attend a = attend_of(r->op);
     int64_t cols = (int64_t)a.n_heads * a.k_dim;
-    a.r = r;
-    a.sinks = mf__cpu_weights(r, 0);
+    mf__cpu_seq *seqs = mf__cpu_take(&r->scratch, r->b->n_segs * (int64_t)sizeof *seqs);
+    if (!seqs) return mf__fail(err, MF_E_INTERNAL, "no scratch for attention in graph %s", r->g->name);
     for (int32_t s = 0; s < r->b->n_segs; s++) {
         const mf__segment *seg = &r->b->segs[s];
-        a.kv = &seg->state->kv;
-        a.pos = seg->pos;
-        a.n_rows = seg->n_rows;
-        a.q = mf__cpu_in(r, 0) + seg->row0 * cols;
-        a.o = mf__cpu_out(r, 0) + seg->row0 * cols;
-        MF__TRY(mf__cpu_attend_rows(&a, r->scratch, err));
+        seqs[s] = (mf__cpu_seq){.kv = &seg->state->kv,
+                                .pos = seg->pos,
+                                .n_rows = seg->n_rows,
+                                .q = mf__cpu_in(r, 0) + seg->row0 * cols,
+                                .o = mf__cpu_out(r, 0) + seg->row0 * cols};
     }
-    return MF_OK;
+    a.r = r;
+    a.sinks = mf__cpu_weights(r, 0);
+    a.seqs = seqs;
+    a.n_seqs = r->b->n_segs;
+    return mf__cpu_attend_rows(&a, r->scratch, err);
 }

@@ -82,7 +82,7 @@ static int64_t op_scratch(const cpu_backend *cpu, const mf__graph *g, const mf__
     switch (op->kind) {
     case MF_OP_MATMUL: return mf__cpu_matmul_scratch(&cpu->kernels, threads, g, op, n);
     case MF_OP_EXPERTS: return mf__cpu_experts_scratch(&cpu->kernels, threads, g, op, n);
-    case MF_OP_ATTENTION: return mf__cpu_attention_scratch(&cpu->kernels, threads, op);
+    case MF_OP_ATTENTION: return mf__cpu_attention_scratch(&cpu->kernels, threads, op, n);
     case MF_OP_MLA_ATTENTION: return mf__cpu_mla_scratch(&cpu->kernels, threads, op, n);
     default: return 0;
     }

@@ -5,8 +5,10 @@
  * templates (product_int8.inc.h, product_f32.inc.h, rowwise.inc.h, kv.inc.h) over a small vector vocabulary (vec_*.h)
  * and reached through the table below, which is chosen when the backend is made.
  *
- * Threads share out rows of a result, never a sum, and what one row's sum looks like depends on the tokens of its batch
- * only: results do not depend on the number of threads.
+ * A row's bits depend on the row and its sequence alone: not on the threads, which share out results and never a sum;
+ * not on the rows beside it, nor on how its sequence is cut into submissions, since there is one order of additions for
+ * every sum, whichever kernel takes it. (Latent attention has two forms, chosen by the shape of the segment: its bits
+ * depend on the cut, too.)
  *
  * Products come in two forms. f32: weights are decoded to f32 (any type). int8: activations are rounded to 15 bits,
  * held as two planes of bytes, and multiplied as integers with the stored codes, group by group of the weights, sum (q
@@ -60,7 +62,8 @@ typedef struct mf__cpu_tile {
 /* Tokens as int8 tiles meet them: of each, its planes, and a scale and a sum of every group. */
 #define MF_CPU_PACKED_BYTES(cols, groups) (MF_CPU_PLANES * (int64_t)(cols) + 8 * (int64_t)(groups))
 
-/* Queries that share a kv head, one per lane, and their running softmax; attend_few has q and o by rows. */
+/* Queries that share a kv head, one per lane, and their running softmax; attend_few has q and o by rows, with zeros
+ * behind the last query. */
 typedef struct mf__cpu_queries {
     float *q;                                                /* [k_dim][lanes], scaled */
     float *o;                                                /* [v_dim][lanes] */
@@ -85,7 +88,7 @@ typedef struct mf__cpu_keys {
 
 /* y[j * y_stride + i] = w row i . x row j */
 typedef struct mf__cpu_cross {
-    const void *w; /* [n_rows] rows of cols values, f32; F16 within attend_few */
+    const float *w; /* [n_rows] rows of cols values */
     int64_t w_stride;
     int32_t n_rows;
     const float *x; /* [n] */
@@ -157,6 +160,7 @@ typedef struct mf__cpu_kernels {
     void (*conv)(const mf__cpu_conv *v);
     void (*attend)(mf__cpu_queries *q, const mf__cpu_keys *keys);
     void (*attend_few)(mf__cpu_queries *q, int n, const mf__cpu_keys *keys); /* q [n][k_dim], o [n][v_dim] */
+    void (*merge)(mf__cpu_queries *q, const mf__cpu_queries *other, int few, int32_t v_dim);
     void (*cross)(const mf__cpu_cross *c);
     void (*delta)(const mf__cpu_delta *d);
 
@@ -254,15 +258,25 @@ mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err);
 /* Most scratch an op needs. */
 int64_t mf__cpu_matmul_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
 int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
-int64_t mf__cpu_attention_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op);
+int64_t mf__cpu_attention_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op, int32_t n_rows);
 int64_t mf__cpu_mla_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op, int32_t n_rows);
 
 /* ---- attention over cached rows (attend.c) ----------------------------------------------------------------------- */
 
+/* The rows of one sequence. */
+typedef struct mf__cpu_seq {
+    const mf__kv *kv;
+    int64_t pos;
+    int32_t n_rows;
+    const float *q; /* [n_rows][n_heads][k_dim] */
+    float *o;       /* [n_rows][n_heads][v_dim] */
+} mf__cpu_seq;
+
 /* Makes a tile: fills in keys->k and v and what is said of them for the rows keys->first .. + keys->n, which lie in one
  * KV block, of a kv head. mem: tile_floats floats of the thread's own. */
 typedef struct mf__cpu_attend mf__cpu_attend;
-typedef void mf__cpu_tile_fn(const mf__cpu_attend *a, int32_t kv_head, int thread, float *mem, mf__cpu_keys *keys);
+typedef void mf__cpu_tile_fn(const mf__cpu_attend *a, const mf__cpu_seq *seq, int32_t kv_head, int thread, float *mem,
+                             mf__cpu_keys *keys);
 
 struct mf__cpu_attend {
     int32_t n_heads, n_kv_heads, k_dim, v_dim;
@@ -274,16 +288,13 @@ struct mf__cpu_attend {
     int64_t tile_floats;
     const mf__cpu_run *r;
     void *ctx; /* of tile */
-    /* the rows of one sequence */
-    const mf__kv *kv;
-    int64_t pos;
-    int32_t n_rows;
-    const float *q; /* [n_rows][n_heads][k_dim] */
-    float *o;       /* [n_rows][n_heads][v_dim] */
+    const mf__cpu_seq *seqs;
+    int32_t n_seqs;
 };
 #define MF_CPU_MAX_VECTORS 64
 
-int64_t mf__cpu_attend_bytes(const mf__cpu_kernels *k, int threads, const mf__cpu_attend *a);
+/* n_rows: of all sequences, at most */
+int64_t mf__cpu_attend_bytes(const mf__cpu_kernels *k, int threads, const mf__cpu_attend *a, int32_t n_rows);
 mf_status mf__cpu_attend_rows(const mf__cpu_attend *a, mf__cpu_bump scratch, mf_error *err);
 
 /* ---- products (product.c) ---------------------------------------------------------------------------------------- */

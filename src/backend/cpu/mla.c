@@ -84,8 +84,9 @@ static void lift_heads(void *ctx, int64_t begin, int64_t end, int thread) {
 }
 
 /* Cached rows as keys [latent | rope]; their latents are the values. */
-static void latent_tile(const mf__cpu_attend *a, int32_t kv_head, int thread, float *mem, mf__cpu_keys *keys) {
-    const mf__kv *kv = a->kv;
+static void latent_tile(const mf__cpu_attend *a, const mf__cpu_seq *seq, int32_t kv_head, int thread, float *mem,
+                        mf__cpu_keys *keys) {
+    const mf__kv *kv = seq->kv;
     (void)kv_head, (void)thread;
     for (int32_t i = 0; i < keys->n; i++) {
         float *row = mem + (int64_t)i * a->k_dim;
@@ -115,9 +116,10 @@ static int64_t absorbed_row_bytes(const latent *l) {
 static int64_t absorbed_bytes(const mf__cpu_kernels *k, int threads, const mf__op *op, int32_t n_rows) {
     latent l = latent_of(op);
     mf__cpu_attend a = absorbed_attend(op);
-    int64_t wave = (int64_t)(n_rows < WAVE ? n_rows : WAVE) * l.heads;
+    int32_t rows = n_rows < WAVE ? n_rows : WAVE;
+    int64_t wave = (int64_t)rows * l.heads;
     return threads * absorbed_row_bytes(&l) + mf__cpu_round(wave * (l.n + l.rope) * 4) + mf__cpu_round(wave * l.n * 4) +
-           mf__cpu_attend_bytes(k, threads, &a);
+           mf__cpu_attend_bytes(k, threads, &a, rows);
 }
 
 static mf_status no_scratch(const mf__cpu_run *r, mf_error *err) {
@@ -137,17 +139,21 @@ static mf_status run_wave(latent l, int32_t seg, int64_t row0, int32_t n_rows, m
     l.z = mf__cpu_take(&scratch, (int64_t)n_rows * l.heads * l.n * 4);
     if (!l.threads || !l.q || !l.z) return no_scratch(r, err);
     mf__pool_run(r->pool, absorb_heads, &l, l.heads);
+    mf__cpu_seq seqs[WAVE];
     a.r = r;
-    for (int64_t row = row0; row < row0 + n_rows; row += a.n_rows, seg++) {
+    a.seqs = seqs;
+    for (int64_t row = row0; row < row0 + n_rows; seg++) {
         const mf__segment *s = &r->b->segs[seg];
         int64_t left = row0 + n_rows - row, in_segment = s->row0 + s->n_rows - row;
-        a.kv = &s->state->kv;
-        a.pos = s->pos + row - s->row0;
-        a.n_rows = (int32_t)(left < in_segment ? left : in_segment);
-        a.q = l.q + (row - row0) * l.heads * a.k_dim;
-        a.o = l.z + (row - row0) * l.heads * l.n;
-        MF__TRY(mf__cpu_attend_rows(&a, scratch, err));
+        mf__cpu_seq *seq = &seqs[a.n_seqs++];
+        *seq = (mf__cpu_seq){.kv = &s->state->kv,
+                             .pos = s->pos + row - s->row0,
+                             .n_rows = (int32_t)(left < in_segment ? left : in_segment),
+                             .q = l.q + (row - row0) * l.heads * a.k_dim,
+                             .o = l.z + (row - row0) * l.heads * l.n};
+        row += seq->n_rows;
     }
+    MF__TRY(mf__cpu_attend_rows(&a, scratch, err));
     mf__pool_run(r->pool, lift_heads, &l, l.heads);
     return MF_OK;
 }
@@ -176,10 +182,11 @@ static void load_matrices(const latent *l, int32_t head, float *w) {
 }
 
 /* Keys [nope | rope] and values of one head, made from the latents. mem: keys, values, latents. */
-static void expanded_tile(const mf__cpu_attend *a, int32_t head, int thread, float *mem, mf__cpu_keys *keys) {
+static void expanded_tile(const mf__cpu_attend *a, const mf__cpu_seq *seq, int32_t head, int thread, float *mem,
+                          mf__cpu_keys *keys) {
     const latent *l = a->ctx;
     const mf__cpu_kernels *k = l->r->k;
-    const mf__kv *kv = a->kv;
+    const mf__kv *kv = seq->kv;
     int64_t stride = matrix_stride(l);
     float *w = (float *)(void *)(l->threads + thread * l->thread_bytes);
     float *values = mem + (int64_t)MF_CPU_KEYS * a->k_dim, *latents = values + (int64_t)MF_CPU_KEYS * l->v_dim;
@@ -212,7 +219,7 @@ static int64_t expanded_bytes(const mf__cpu_kernels *k, int threads, const mf__o
     latent l = latent_of(op);
     mf__cpu_attend a = expanded_attend(op);
     return mf__cpu_round(threads * (int64_t)sizeof *l.loaded) + threads * matrices_bytes(&l) +
-           mf__cpu_attend_bytes(k, threads, &a);
+           mf__cpu_attend_bytes(k, threads, &a, 1);
 }
 
 static mf_status run_expanded(latent l, const mf__segment *seg, mf_error *err) {
@@ -227,11 +234,13 @@ static mf_status run_expanded(latent l, const mf__segment *seg, mf_error *err) {
     for (int i = 0; i < threads; i++) l.loaded[i] = -1;
     a.r = r;
     a.ctx = &l;
-    a.kv = &seg->state->kv;
-    a.pos = seg->pos;
-    a.n_rows = seg->n_rows;
-    a.q = mf__cpu_in(r, 0) + (int64_t)seg->row0 * l.heads * a.k_dim;
-    a.o = mf__cpu_out(r, 0) + (int64_t)seg->row0 * l.heads * a.v_dim;
+    mf__cpu_seq seq = {.kv = &seg->state->kv,
+                       .pos = seg->pos,
+                       .n_rows = seg->n_rows,
+                       .q = mf__cpu_in(r, 0) + (int64_t)seg->row0 * l.heads * a.k_dim,
+                       .o = mf__cpu_out(r, 0) + (int64_t)seg->row0 * l.heads * a.v_dim};
+    a.seqs = &seq;
+    a.n_seqs = 1;
     return mf__cpu_attend_rows(&a, scratch, err);
 }
 

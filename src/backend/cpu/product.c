@@ -134,9 +134,9 @@ mf_status mf__cpu_take_workspaces(mf__cpu_run *r, int64_t cols, mf__cpu_workspac
     return *out ? MF_OK : no_scratch(r, err);
 }
 
-/* Whether products decode tiles. Rows of sequences apart are multiplied one by one, as a single one is. */
-static bool tiled(const mf__cpu_run *r, const mf__cpu_batch *x) {
-    return x->all > MF_CPU_FEW && !r->b->apart;
+/* Whether products decode tiles: faster from some tokens on, and the same bits. */
+static bool tiled(const mf__cpu_batch *x) {
+    return x->all > MF_CPU_FEW;
 }
 
 mf__cpu_batch mf__cpu_batch_at(const mf__cpu_run *r, const mf__tensor *w, mf__cpu_form form, const mf__cpu_vec *x,
@@ -144,13 +144,13 @@ mf__cpu_batch mf__cpu_batch_at(const mf__cpu_run *r, const mf__tensor *w, mf__cp
     int64_t most = batch_tokens(w->n_cols), left = all - at, batches = (left + most - 1) / most;
     int64_t n = (left + batches - 1) / batches;
     mf__cpu_batch batch = {.x = x + at, .n = (int)n, .all = all, .form = form};
-    if (form.group && tiled(r, &batch)) r->k->pack_int8(w, batch.x, batch.n, ws->packed);
+    if (form.group && tiled(&batch)) r->k->pack_int8(w, batch.x, batch.n, ws->packed);
     return batch;
 }
 
 mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end,
                                const mf__cpu_batch *x) {
-    int64_t most = x->form.group && !tiled(r, x) ? MF_CPU_BATCH / x->n : 1;
+    int64_t most = x->form.group && !tiled(x) ? MF_CPU_BATCH / x->n : 1;
     int n_blocks = (int)(most < end - begin ? most : end - begin), n_rows = n_blocks * r->k->lanes;
     int64_t row = begin * r->k->lanes, left = w->n_rows - row;
     return (mf__cpu_block){
@@ -161,15 +161,15 @@ void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cp
                       int k) {
     float *out = ws->out[k];
     if (!x->form.group) {
-        if (!tiled(r, x) && r->k->rows_f32(b->w, b->row, b->n_rows, x->x, x->n, out)) return;
+        if (!tiled(x) && r->k->rows_f32(b->w, b->row, b->n_rows, x->x, x->n, out)) return;
         ws->tile.cols = b->w->n_cols;
         for (int i = 0; i < b->n_rows; i++) r->k->decode_row(b->w, b->row + i, ws->tile.w + i * ws->tile.stride);
         r->k->many_f32(&ws->tile, b->n_rows, x->x, x->n, out);
-    } else if (tiled(r, x)) {
+    } else if (tiled(x)) {
         r->k->tile_int8(b->w, b->row, b->n_rows, &ws->tile);
         r->k->many_int8(&ws->tile, ws->packed, x->n, out);
     } else {
-        for (int j = 0, few = r->b->apart ? 1 : MF_CPU_FEW; j < x->n; j += few)
+        for (int j = 0, few = MF_CPU_FEW; j < x->n; j += few)
             r->k->rows_int8(b->w, b->row, b->n_rows, x->x + j, x->n - j < few ? x->n - j : few,
                             out + (int64_t)j * b->ld, b->ld);
     }

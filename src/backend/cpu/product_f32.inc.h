@@ -19,16 +19,22 @@ INLINE vf load_w(weights w, int i, int64_t c) {
                                     : load_f16(row + 2 * c);
 }
 
-INLINE float load_w1(weights w, int i, int64_t c) {
-    const uint8_t *row = w.p + i * w.stride;
-    uint16_t half;
-    if (w.type == MF_TYPE_F32) return ((const float *)(const void *)row)[c];
-    memcpy(&half, row + 2 * c, sizeof half);
-    return w.type == MF_TYPE_BF16 ? mf__bf16_to_f32(half) : mf__f16_to_f32(half);
+/* Of which n are left; zeros behind the end of a row. */
+INLINE vf load_rest(weights w, int i, int64_t c, int64_t n) {
+    float rest[WIDTH] = {0};
+    for (int64_t k = 0; k < n; k++) {
+        const uint8_t *row = w.p + i * w.stride;
+        uint16_t half;
+        memcpy(&half, row + 2 * (c + k), w.type == MF_TYPE_F32 ? 0 : sizeof half);
+        rest[k] = w.type == MF_TYPE_F32    ? ((const float *)(const void *)row)[c + k]
+                  : w.type == MF_TYPE_BF16 ? mf__bf16_to_f32(half)
+                                           : mf__f16_to_f32(half);
+    }
+    return load_f(rest);
 }
 
-/* y[j * WIDTH + i]: sums along the rows. Stored rows are read side by side while those behind them are fetched, in the
- * order in which they lie. */
+/* y[j * WIDTH + i]: sums along the rows, each with the same additions whatever is beside it. Stored rows are read side
+ * by side while those behind them are prefetched, in the order in which they lie. */
 INLINE void dots(weights w, int n_rows, const mf__cpu_vec *x, int n, float *y) {
     vf sum[BLOCK][BLOCK];
     const uint8_t *next = w.p + n_rows * w.stride;
@@ -39,16 +45,19 @@ INLINE void dots(weights w, int n_rows, const mf__cpu_vec *x, int n, float *y) {
         vf v[BLOCK];
         for (int j = 0; j < n; j++) v[j] = load_f(x[j].x + c);
         for (int i = 0; i < n_rows; i++)
-            for (int j = 0; j < n; j++) sum[i][j] += load_w(w, i, c) * v[j];
+            for (int j = 0; j < n; j++) sum[i][j] = fma_of(load_w(w, i, c), v[j], sum[i][j]);
         for (int i = 0; w.type != MF_TYPE_F32 && i < n_rows * 2 * WIDTH; i += MF_CPU_LINE) __builtin_prefetch(next + i);
         next += n_rows * 2 * WIDTH;
     }
+    if (c < w.cols) {
+        vf v[BLOCK];
+        for (int j = 0; j < n; j++)
+            v[j] = load_rest((weights){(const uint8_t *)x[j].x, 0, 0, MF_TYPE_F32}, 0, c, w.cols - c);
+        for (int i = 0; i < n_rows; i++)
+            for (int j = 0; j < n; j++) sum[i][j] = fma_of(load_rest(w, i, c, w.cols - c), v[j], sum[i][j]);
+    }
     for (int i = 0; i < n_rows; i++)
-        for (int j = 0; j < n; j++) {
-            float tail = 0;
-            for (int64_t k = c; k < w.cols; k++) tail += load_w1(w, i, k) * x[j].x[k];
-            y[j * WIDTH + i] = sum_lanes(sum[i][j]) + tail;
-        }
+        for (int j = 0; j < n; j++) y[j * WIDTH + i] = sum_lanes(sum[i][j]);
 }
 
 /* As many rows as BLOCK, or one by one. */

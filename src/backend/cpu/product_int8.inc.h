@@ -7,10 +7,8 @@
  * the same x_scale. */
 #include "backend/cpu/groups.inc.h"
 
-#define AHEAD 2048 /* bytes at least that are fetched before they are used */
-#define MAX_SUMS 4 /* of rows and tokens at once */
-#define SPAN 4     /* groups that share a scale of activations */
-#define SOME 32    /* columns that are in the same place for every tile: the smallest group */
+#define SPAN 4  /* groups that share a scale of activations */
+#define SOME 32 /* columns that are in the same place for every tile: the smallest group */
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
@@ -80,29 +78,60 @@ static void SET(quant_row)(const mf__cpu_form *form, int64_t cols, const mf__cpu
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* values [row + i][groups] -> out [groups][WIDTH]; those of the next tile are fetched */
-INLINE void tile_scales(const mf__tensor *w, const void *values, int64_t row, int n, float *out) {
-    int64_t groups = w->n_cols / w->group;
+/* Where rows of a quarter of a vector are after transpose4: row i * WIDTH / 4 + q in lane 4 q + i. */
+INLINE vi from_rows(void) {
+    vi v = {0};
+    for (int r = 0; r < WIDTH; r++) v[r] = r % (WIDTH / 4) * 4 + r / (WIDTH / 4);
+    return v;
+}
+
+/* n_groups groups of n rows, from `first` on: values [row + i][first + g] -> out [g][WIDTH]. Those of the next n rows
+ * are prefetched. */
+INLINE void turn_scales(const mf__tensor *w, const void *values, int64_t row, int n, int64_t first, int64_t n_groups,
+                        float *out) {
+    int64_t groups = w->n_cols / w->group, g = 0;
     const char *next = (const char *)values + (row + n) * groups * scale_bytes(w->scale_type);
-    for (int64_t i = 0; i < n * groups * scale_bytes(w->scale_type); i += MF_CPU_LINE) __builtin_prefetch(next + i);
-    int64_t g = 0;
-    for (; w->scale_type == MF_TYPE_BF16 && groups - g >= 2 * WIDTH; g += 2 * WIDTH) { /* two in each lane */
+    for (int64_t i = 0; n_groups == groups && i < n * groups * scale_bytes(w->scale_type); i += MF_CPU_LINE)
+        __builtin_prefetch(next + i);
+    if (w->scale_type == MF_TYPE_BF16 && groups == 8 && n == WIDTH) { /* rows of four lanes lie side by side */
+        vi square[4], from = from_rows();
+        for (int i = 0; i < 4; i++) square[i] = (vi)load_i8((const int8_t *)values + 16 * row + i * CHUNK);
+        transpose4(square);
+        for (int i = 0; i < 4; i++) {
+            vi two = (vi)pick((vf)square[i], from);
+            store_f(out + 2 * i * WIDTH, (vf)(two << 16));
+            store_f(out + (2 * i + 1) * WIDTH, (vf)(two >> 16 << 16));
+        }
+        return;
+    }
+    for (; w->scale_type == MF_TYPE_BF16 && n_groups - g >= 2 * WIDTH; g += 2 * WIDTH) { /* two in each lane */
         vi square[WIDTH];
         for (int i = 0; i < WIDTH; i++)
-            square[i] = i < n ? (vi)load_i8((const int8_t *)values + 2 * ((row + i) * groups + g)) : (vi){0};
+            square[i] = i < n ? (vi)load_i8((const int8_t *)values + 2 * ((row + i) * groups + first + g)) : (vi){0};
         transpose(square);
         for (int i = 0; i < WIDTH; i++) {
             store_f(out + (g + 2 * i) * WIDTH, (vf)(square[i] << 16));
             store_f(out + (g + 2 * i + 1) * WIDTH, (vf)(square[i] >> 16 << 16));
         }
     }
-    for (; g < groups; g += WIDTH) {
+    for (; g < n_groups; g += WIDTH) {
         vi square[WIDTH];
         for (int i = 0; i < WIDTH; i++)
-            square[i] = i < n ? (vi)scale_vector(values, w->scale_type, (row + i) * groups + g, groups - g) : (vi){0};
+            square[i] =
+                i < n ? (vi)scale_vector(values, w->scale_type, (row + i) * groups + first + g, n_groups - g) : (vi){0};
         transpose(square);
-        for (int i = 0; i < WIDTH && i < groups - g; i++) memcpy(out + (g + i) * WIDTH, &square[i], sizeof *square);
+        for (int i = 0; i < WIDTH && i < n_groups - g; i++) memcpy(out + (g + i) * WIDTH, &square[i], sizeof *square);
     }
+}
+
+/* Scales and biases of n_groups groups of n rows, a row in each lane. */
+static void SET(tile_scales)(const mf__tensor *w, int64_t row, int n, int64_t first, int64_t n_groups, float *scales,
+                             float *biases) {
+    turn_scales(w, w->scales, row, n, first, n_groups, scales);
+    if (has_biases(w))
+        turn_scales(w, w->biases, row, n, first, n_groups, biases);
+    else
+        for (int64_t i = 0; i < n_groups * WIDTH; i++) biases[i] = -centre_of(w) * scales[i];
 }
 
 /* n rows and m columns of codes; rows past the n-th are zeros. */
@@ -147,215 +176,221 @@ static void SET(tile_int8)(const mf__tensor *w, int64_t row, int n, mf__cpu_tile
     out->kind = mf__cpu_pairs(w, WIDTH) ? MF_CPU_NIBBLES : w->bits == 8 ? MF_CPU_BYTES : MF_CPU_SMALL_BYTES;
     out->next = (const uint8_t *)w->data + (row + n) * row_bytes;
     out->next_bytes = (left < WIDTH ? left : WIDTH) * row_bytes;
-    tile_scales(w, w->scales, row, n, out->scales);
-    if (has_biases(w))
-        tile_scales(w, w->biases, row, n, out->biases);
-    else
-        for (int64_t i = 0; i < w->n_cols / w->group * WIDTH; i++) out->biases[i] = -centre_of(w) * out->scales[i];
+    SET(tile_scales)(w, row, n, 0, w->n_cols / w->group, out->scales, out->biases);
 #define CODES(width) tile_codes(w, row, n, width, out->codes)
     EACH_WIDTH(width_of(w), CODES)
 #undef CODES
 }
 
-/* ---- a few tokens: sums along the row --------------------------------------------------------------------------- */
+/* ---- one order of additions -------------------------------------------------------------------------------------- */
 
-/* A walk along a few rows of W at once. They are read side by side, and fetched one after the other: a processor looks
- * ahead along one line by itself, but not along four. */
-typedef struct walk {
-    const uint8_t *p;          /* the first row's codes */
-    const uint8_t *ahead;      /* to be fetched */
-    int64_t row_bytes, groups; /* of a row */
-    int64_t group;             /* the next one of the first row, of all in W */
-} walk;
-
-INLINE walk walk_from(const mf__tensor *w, int64_t groups, int64_t row, int n_rows, int width) {
-    walk at = {.row_bytes = w->n_cols / 8 * bits_of(width), .groups = groups, .group = row * groups};
-    at.p = (const uint8_t *)w->data + row * at.row_bytes;
-    at.ahead = at.p + (n_rows * at.row_bytes > AHEAD ? n_rows * at.row_bytes : AHEAD);
-    return at;
+/* A product of a row and a token, in every kernel: sums of a group are integers, and exact; groups are added up in
+ * order, SPAN of them before the tokens' scale is multiplied with. A row of W in each lane. */
+INLINE void add_group(vf *part, vi sum, vf scale, vf bias, float x_sum) {
+    *part = fma_of(__builtin_convertvector(sum, vf), scale, *part);
+    *part = fma_of(bias, splat(x_sum), *part);
+}
+INLINE bool ends_span(int64_t g, int64_t groups) {
+    return (g + 1) % SPAN == 0 || g + 1 == groups;
+}
+INLINE void add_span(vf *total, vf *part, float x_scale) {
+    *total = fma_of(*part, splat(x_scale), *total);
+    *part = (vf){0};
 }
 
-/* Scales and biases of m groups of each row, from group `first` of the first row on; `groups` in a row. */
-static __attribute__((noinline)) void any_scales(const mf__tensor *w, int64_t first, int64_t groups, int n_rows, int m,
-                                                 vf *s, vf *b) {
-    for (int r = 0; r < n_rows; r++, first += groups) {
-        s[r] = scale_vector(w->scales, w->scale_type, first, m);
-        b[r] = has_biases(w) ? scale_vector(w->biases, w->scale_type, first, m) : s[r] * -centre_of(w);
-    }
+/* ---- a few tokens: sums along the rows as they are stored -------------------------------------------------------- */
+
+#define ALONG 2          /* tokens whose sums are taken at the same time */
+#define SIDE 4           /* rows that are read side by side */
+#define UNIT (WIDTH / 4) /* groups of each whose sums fill a vector */
+#define SUM_GROUPS 256   /* of a row, whose sums are kept until they are added up */
+#define SCALE_GROUPS 64  /* ... and whose scales are */
+#define BLOCK_BYTES 1024 /* of each row, that are read before those of other rows */
+#define AHEAD 2048       /* bytes at least that are prefetched before they are used */
+
+/* How codes lie in vectors: of nibbles, the low ones are the even columns; a vector has two groups, or one, or part of
+ * one. */
+typedef struct layout {
+    int width;
+    bool nibbles, two;
+    int vectors; /* of a group; 1 where there are two in a vector */
+} layout;
+
+INLINE int layout_cols(layout l) {
+    return l.nibbles ? 2 * CHUNK : CHUNK;
+}
+INLINE int layout_bytes(layout l) {
+    return CHUNK / 8 * bits_of(l.width) * (l.nibbles ? 2 : 1);
 }
 
-/* What the sums of the next m groups of the rows are to be multiplied with, for n tokens; what the biases add goes to
- * acc. */
-INLINE void walk_scales(walk *at, const mf__tensor *w, int n_rows, int64_t g, int m, const mf__cpu_vec *x, int n,
-                        vf *scaled, vf *acc) {
-    vf s[MAX_SUMS], b[MAX_SUMS];
-    if (w->scale_type == MF_TYPE_BF16 && w->biases) { /* what most files have */
-        const uint16_t *scales = (const uint16_t *)w->scales + at->group,
-                       *biases = (const uint16_t *)w->biases + at->group;
-        for (int r = 0; r < n_rows; r++) {
-            s[r] = bf16_of(first_u16(scales + r * at->groups, m));
-            b[r] = bf16_of(first_u16(biases + r * at->groups, m));
-        }
+/* Rows are read side by side and prefetched one after the other: a processor follows few streams at once. */
+typedef struct ahead {
+    const uint8_t *p;
+    int64_t run, left, skip; /* bytes of a run, those left of it, and from its end to the next one */
+} ahead;
+
+INLINE void prefetch_run(ahead *a, int bytes) {
+    for (int i = 0; i < bytes; i += MF_CPU_LINE) __builtin_prefetch(a->p + i);
+    a->p += bytes;
+    a->left -= bytes;
+    if (a->left > 0) return;
+    a->p += a->skip;
+    a->left = a->run;
+}
+
+/* The products of a vector of codes with columns c ... of n tokens; n_bytes: of them that there are. */
+INLINE void add_vector(layout l, const uint8_t *p, int n_bytes, const mf__cpu_vec *x, int n, int64_t c, vi *sums,
+                       int stride) {
+    vu8 low, high = {0};
+    if (l.nibbles) {
+        memcpy(&high, p, sizeof high);
+        low = high & 15;
+        high = high >> 4;
     } else {
-        any_scales(w, at->group, at->groups, n_rows, m, s, b);
+        low = codes_at(p, l.width, n_bytes);
     }
-    at->group += m;
-    for (int r = 0; r < n_rows; r++)
-        for (int j = 0; j < n; j++) {
-            scaled[r * n + j] = s[r] * load_f(x[j].scale + g);
-            acc[r * n + j] = fma_of(b[r], load_f(x[j].scale + g) * load_f(x[j].sum + g), acc[r * n + j]);
+    for (int j = 0; j < n; j++) {
+        const int8_t *q = x[j].q[0] + c, *q_low = x[j].q[1] + c;
+        vi highs = dot4((vi){0}, low, load_i8(q), l.width), *sum = &sums[j * stride];
+        if (l.nibbles) highs = dot4(highs, high, load_i8(q + CHUNK), l.width);
+        *sum = dot4(*sum + (highs << LOW_BITS), low, load_i8(q_low), l.width);
+        if (l.nibbles) *sum = dot4(*sum, high, load_i8(q_low + CHUNK), l.width);
+    }
+}
+
+/* The sums of m <= UNIT groups of SIDE rows, `stride` bytes from row to row, from column c on: out[j][g * WIDTH + row].
+ */
+INLINE void sum_unit(layout l, const uint8_t *p, const int64_t *rows, int m, const mf__cpu_vec *x, int n, int64_t c,
+                     int32_t *out) {
+    enum { ALL = SIDE * UNIT };
+    vi sums[ALONG * ALL];
+    int per = l.two ? 2 : 1, count = UNIT / per, step = layout_bytes(l);
+    for (int i = 0; i < n * ALL; i++) sums[i] = (vi){0};
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < l.vectors && i * per < m; k++, p += step, c += layout_cols(l))
+            for (int r = 0; r < SIDE; r++)
+                add_vector(l, p + rows[r], i * per + per <= m ? step : step / 2, x, n, c, &sums[r * count + i], ALL);
+    for (int j = 0; j < n; j++) {
+        vi of_groups = sum_groups(&sums[j * ALL], l.two);
+        for (int g = 0; g < m; g++)
+            memcpy(out + j * SUM_GROUPS * WIDTH + g * WIDTH, (const int32_t *)&of_groups + SIDE * g, SIDE * 4);
+    }
+}
+
+/* The sums of groups first .. first + m of SIDE rows at p. */
+INLINE void sum_rows(layout l, const mf__tensor *w, const uint8_t *p, const int64_t *rows, int64_t first, int64_t m,
+                     const mf__cpu_vec *x, int n, int32_t *out) {
+    int64_t row_bytes = w->n_cols / 8 * bits_of(l.width), group_bytes = w->group / 8 * bits_of(l.width);
+    int64_t unit_bytes = UNIT * group_bytes, block = BLOCK_BYTES / unit_bytes * unit_bytes;
+    int64_t at = first * group_bytes, end = at + m * group_bytes, g = 0;
+    if (block < unit_bytes) block = unit_bytes;
+    while (at < end) {
+        int64_t bytes = end - at < block ? end - at : block, rest = row_bytes - at - bytes;
+        ahead next = {.p = p + at + bytes, .run = bytes, .left = bytes, .skip = row_bytes - bytes};
+        if (rest <= 0) { /* the rows that follow: a block of them, or what comes later where that is little */
+            next.p = p + SIDE * row_bytes + (SIDE * row_bytes < AHEAD ? AHEAD : 0);
+            next.run = next.left = row_bytes < block ? row_bytes : block;
+            next.skip = row_bytes - next.run;
         }
-}
-
-/* The sums of both planes as one. */
-INLINE vf join(const vi *sums) {
-    return __builtin_convertvector((sums[0] << LOW_BITS) + sums[1], vf);
-}
-
-/* 0 in the lower half of the lanes, 1 in the upper. */
-INLINE vi first_pair(void) {
-    vi v = {0};
-    for (int i = WIDTH / 2; i < WIDTH; i++) v[i] = 1;
-    return v;
-}
-
-/* Rows of 4-bit codes, taken by whole vectors of nibbles: the low ones are the even elements. A vector has `two` groups
- * or (a part of) one. */
-INLINE void nibble_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_rows, const mf__cpu_vec *x, int n,
-                        bool two, vf *acc) {
-    walk at = walk_from(w, groups, row, n_rows, 4);
-    int vectors = two ? 1 : w->group / (2 * CHUNK);
-    int64_t c = 0;
-    for (int64_t g = 0; g < at.groups; g += WIDTH) {
-        int m = at.groups - g < WIDTH ? (int)(at.groups - g) : WIDTH;
-        vf scaled[MAX_SUMS];
-        vi lane = two ? first_pair() : (vi){0};
-        walk_scales(&at, w, n_rows, g, m, x, n, scaled, acc);
-        for (int i = 0; i < m; i += two ? 2 : 1, lane += two ? 2 : 1)
-            for (int v = 0; v < vectors; v++, c += 2 * CHUNK, at.p += CHUNK)
-                for (int r = 0; r < n_rows; r++, at.ahead += CHUNK) {
-                    vu8 packed, low, high;
-                    memcpy(&packed, at.p + r * at.row_bytes, sizeof packed);
-                    if (n_rows > 1) __builtin_prefetch(at.ahead);
-                    low = packed & 15;
-                    high = packed >> 4;
-                    for (int j = 0; j < n; j++) {
-                        vf *sum = &acc[r * n + j];
-                        const int8_t *q = x[j].q[0] + c, *q_low = x[j].q[1] + c;
-                        vi codes = dot4(dot4((vi){0}, low, load_i8(q), 4), high, load_i8(q + CHUNK), 4) << LOW_BITS;
-                        codes = dot4(dot4(codes, low, load_i8(q_low), 4), high, load_i8(q_low + CHUNK), 4);
-                        *sum = fma_of(__builtin_convertvector(codes, vf), pick(scaled[r * n + j], lane), *sum);
-                    }
-                }
+        int64_t done = 0;
+        for (; bytes - done >= unit_bytes; done += unit_bytes, g += UNIT) {
+            prefetch_run(&next, (int)(SIDE * unit_bytes));
+            sum_unit(l, p + at + done, rows, UNIT, x, n, (first + g) * w->group, out + g * WIDTH);
+        }
+        if (done < bytes) {
+            int left = (int)((bytes - done) / group_bytes);
+            sum_unit(l, p + at + done, rows, left, x, n, (first + g) * w->group, out + g * WIDTH);
+            g += left;
+        }
+        at += bytes;
     }
 }
 
-/* Groups of whole vectors of any codes. */
-INLINE void vector_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_rows, const mf__cpu_vec *x, int n,
-                        int width, vf *acc) {
-    walk at = walk_from(w, groups, row, n_rows, width);
-    int step = CHUNK / 8 * bits_of(width); /* bytes of a vector of codes */
-    int64_t c = 0;
-    for (int64_t g = 0; g < at.groups; g += WIDTH) {
-        int m = at.groups - g < WIDTH ? (int)(at.groups - g) : WIDTH;
-        vf scaled[MAX_SUMS];
-        vi lane = {0};
-        walk_scales(&at, w, n_rows, g, m, x, n, scaled, acc);
-        for (int i = 0; i < m; i++, lane += 1) {
-            vi sums[MAX_SUMS][MF_CPU_PLANES];
-            for (int s = 0; s < n_rows * n; s++)
-                for (int k = 0; k < MF_CPU_PLANES; k++) sums[s][k] = (vi){0};
-            for (int v = 0; v < w->group; v += CHUNK, c += CHUNK, at.p += step)
-                for (int r = 0; r < n_rows; r++, at.ahead += step) {
-                    vu8 codes = codes_at(at.p + r * at.row_bytes, width, step);
-                    if (n_rows > 1) __builtin_prefetch(at.ahead);
-                    for (int j = 0; j < n; j++)
-                        for (int k = 0; k < MF_CPU_PLANES; k++)
-                            sums[r * n + j][k] = dot4(sums[r * n + j][k], codes, load_i8(x[j].q[k] + c), width);
-                }
-            for (int k = 0; k < n_rows * n; k++) acc[k] = fma_of(join(sums[k]), pick(scaled[k], lane), acc[k]);
+/* sums [n_groups][WIDTH] of groups first ... of W: added up. */
+INLINE void add_sums(const int32_t *sums, int64_t first, int64_t n_groups, int64_t groups, const float *scales,
+                     const float *biases, const mf__cpu_vec *x, vf *total, vf *part) {
+    for (int64_t i = 0; i < n_groups; i++) {
+        vi sum;
+        memcpy(&sum, sums + i * WIDTH, sizeof sum);
+        add_group(part, sum, load_f(scales + i * WIDTH), load_f(biases + i * WIDTH), x->sum[first + i]);
+        if (ends_span(first + i, groups)) add_span(total, part, x->scale[first + i]);
+    }
+}
+
+/* At most WIDTH rows of W times n tokens. */
+INLINE void some_rows(layout l, const mf__tensor *w, int64_t row, int n_rows, const mf__cpu_vec *x, int n, float *y,
+                      int64_t ld) {
+    int32_t sums[ALONG][SUM_GROUPS * WIDTH];
+    float scales[SCALE_GROUPS * WIDTH], biases[SCALE_GROUPS * WIDTH];
+    vf total[ALONG], part[ALONG];
+    int64_t groups = w->n_cols / w->group, row_bytes = w->n_cols / 8 * bits_of(l.width);
+    const uint8_t *p = (const uint8_t *)w->data + row * row_bytes;
+    for (int j = 0; j < n; j++) total[j] = part[j] = (vf){0};
+    for (int64_t first = 0; first < groups; first += SUM_GROUPS) {
+        int64_t m = groups - first < SUM_GROUPS ? groups - first : SUM_GROUPS;
+        for (int r = 0; r < n_rows; r += SIDE) {
+            int64_t rows[SIDE]; /* behind the last one it is that once more */
+            for (int i = 0; i < SIDE; i++) rows[i] = (r + i < n_rows ? i : n_rows - 1 - r) * row_bytes;
+            sum_rows(l, w, p + r * row_bytes, rows, first, m, x, n, sums[0] + r);
+        }
+        for (int64_t g = 0; g < m; g += SCALE_GROUPS) {
+            int64_t some = m - g < SCALE_GROUPS ? m - g : SCALE_GROUPS;
+            SET(tile_scales)(w, row, n_rows, first + g, some, scales, biases);
+            for (int j = 0; j < n; j++)
+                add_sums(sums[j] + g * WIDTH, first + g, some, groups, scales, biases, &x[j], &total[j], &part[j]);
         }
     }
+    for (int j = 0; j < n; j++)
+        if (n_rows == WIDTH)
+            store_f(y + j * ld, total[j]);
+        else
+            memcpy(y + j * ld, &total[j], (size_t)n_rows * sizeof *y);
 }
 
-/* Groups of half a vector; behind the last there is a scale of zero. */
-INLINE void half_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_rows, const mf__cpu_vec *x, int n,
-                      int width, vf *acc) {
-    walk at = walk_from(w, groups, row, n_rows, width);
-    int step = CHUNK / 8 * bits_of(width);
-    int64_t c = 0;
-    for (int64_t g = 0; g < at.groups; g += WIDTH) {
-        int m = at.groups - g < WIDTH ? (int)(at.groups - g) : WIDTH;
-        vf scaled[MAX_SUMS];
-        vi pair = first_pair();
-        walk_scales(&at, w, n_rows, g, m, x, n, scaled, acc);
-        for (int i = 0; i < m; i += 2, pair += 2, c += CHUNK, at.p += step)
-            for (int r = 0; r < n_rows; r++, at.ahead += step) {
-                vu8 codes = codes_at(at.p + r * at.row_bytes, width, i + 1 < m ? step : step / 2);
-                if (n_rows > 1) __builtin_prefetch(at.ahead);
-                for (int j = 0; j < n; j++) {
-                    vi sums[MF_CPU_PLANES];
-                    vf *sum = &acc[r * n + j];
-                    for (int k = 0; k < MF_CPU_PLANES; k++)
-                        sums[k] = dot4((vi){0}, codes, load_i8(x[j].q[k] + c), width);
-                    *sum = fma_of(join(sums), pick(scaled[r * n + j], pair), *sum);
-                }
-            }
-    }
-}
-
-/* n_rows rows of W times n tokens, n_rows * n <= MAX_SUMS. Each product has a sum of its own, the same whatever is
- * beside it. */
-INLINE void some_rows(const mf__tensor *w, int64_t groups, int64_t row, int n_rows, const mf__cpu_vec *x, int n,
-                      int width, float *y, int64_t ld) {
-    vf acc[MAX_SUMS];
-    for (int i = 0; i < n_rows * n; i++) acc[i] = (vf){0};
-    if (width == 4 && mf__cpu_pairs(w, WIDTH) && w->group > CHUNK)
-        nibble_rows(w, groups, row, n_rows, x, n, false, acc);
-    else if (width == 4 && mf__cpu_pairs(w, WIDTH))
-        nibble_rows(w, groups, row, n_rows, x, n, true, acc);
-    else if (w->group >= CHUNK)
-        vector_rows(w, groups, row, n_rows, x, n, width, acc);
-    else
-        half_rows(w, groups, row, n_rows, x, n, width, acc);
-    for (int r = 0; r < n_rows; r++)
-        for (int j = 0; j < n; j++) y[j * ld + r] = sum_lanes(acc[r * n + j]);
-}
-
-/* One function per width and number of tokens, so that both are constants inside. With one token there are so many rows
- * at once as keep what is being read and what is being fetched in the first cache. */
-#define ROWS_FN(width, n, side)                                                                                        \
-    static void rows_##width##_##n(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, float *y,   \
+/* One function per width and number of tokens, so that both are constants inside, and what a vector holds. */
+#define ROWS_FN(width, n)                                                                                              \
+    static void rows_##width##_##n(const mf__tensor *w, int64_t row, int n_rows, const mf__cpu_vec *x, float *y,       \
                                    int64_t ld) {                                                                       \
-        int64_t i = 0, groups = w->n_cols / w->group, row_bytes = w->n_cols / 8 * bits_of(width);                      \
-        if (side && row_bytes <= 1024)                                                                                 \
-            for (; i + 4 <= n_rows; i += 4) some_rows(w, groups, row + i, side ? 4 : 1, x, n, width, y + i, ld);       \
-        else if (side && row_bytes <= 4096)                                                                            \
-            for (; i + 2 <= n_rows; i += 2) some_rows(w, groups, row + i, side ? 2 : 1, x, n, width, y + i, ld);       \
-        for (; i < n_rows; i++) some_rows(w, groups, row + i, 1, x, n, width, y + i, ld);                              \
+        bool nibbles = width == 4 && mf__cpu_pairs(w, WIDTH);                                                          \
+        int vectors = w->group / (nibbles ? 2 * CHUNK : CHUNK);                                                        \
+        if (nibbles && vectors == 0)                                                                                   \
+            some_rows((layout){width, width == 4, true, 1}, w, row, n_rows, x, n, y, ld);                              \
+        else if (nibbles && vectors == 1)                                                                              \
+            some_rows((layout){width, width == 4, false, 1}, w, row, n_rows, x, n, y, ld);                             \
+        else if (nibbles)                                                                                              \
+            some_rows((layout){width, width == 4, false, vectors}, w, row, n_rows, x, n, y, ld);                       \
+        else if (vectors == 0)                                                                                         \
+            some_rows((layout){width, false, true, 1}, w, row, n_rows, x, n, y, ld);                                   \
+        else if (vectors == 1)                                                                                         \
+            some_rows((layout){width, false, false, 1}, w, row, n_rows, x, n, y, ld);                                  \
+        else                                                                                                           \
+            some_rows((layout){width, false, false, vectors}, w, row, n_rows, x, n, y, ld);                            \
     }
-ROWS_FN(2, 1, false)
-ROWS_FN(3, 1, false)
-ROWS_FN(5, 1, false)
-ROWS_FN(6, 1, false)
-#define ROWS_FNS(width) ROWS_FN(width, 1, true) ROWS_FN(width, 2, false) ROWS_FN(width, 4, false)
-ROWS_FNS(E2M1) /* what most files have */
-ROWS_FNS(4)
-ROWS_FNS(8)
+ROWS_FN(2, 1)
+ROWS_FN(3, 1)
+ROWS_FN(5, 1)
+ROWS_FN(6, 1)
+ROWS_FN(E2M1, 1) /* what most files have */
+ROWS_FN(E2M1, 2)
+ROWS_FN(4, 1)
+ROWS_FN(4, 2)
+ROWS_FN(8, 1)
+ROWS_FN(8, 2)
 
-typedef void rows_fn(const mf__tensor *, int64_t, int64_t, const mf__cpu_vec *, float *, int64_t);
+typedef void rows_fn(const mf__tensor *, int64_t, int, const mf__cpu_vec *, float *, int64_t);
 
 static void SET(rows_int8)(const mf__tensor *w, int64_t row, int64_t n_rows, const mf__cpu_vec *x, int n, float *y,
                            int64_t ld) {
     static rows_fn *const one[9] = {[E2M1] = rows_E2M1_1, [2] = rows_2_1, [3] = rows_3_1, [4] = rows_4_1,
                                     [5] = rows_5_1,       [6] = rows_6_1, [8] = rows_8_1};
     static rows_fn *const two[9] = {[E2M1] = rows_E2M1_2, [4] = rows_4_2, [8] = rows_8_2};
-    static rows_fn *const four[9] = {[E2M1] = rows_E2M1_4, [4] = rows_4_4, [8] = rows_8_4};
     int width = width_of(w);
-    for (int j = 0, m; j < n; j += m) {
-        m = !two[width] || n - j == 1 ? 1 : n - j < 4 ? 2 : 4;
-        (m == 1 ? one : m == 2 ? two : four)[width](w, row, n_rows, x + j, y + j * ld, ld);
-    }
+    for (int64_t i = 0; i < n_rows; i += WIDTH)
+        for (int j = 0, m; j < n; j += m) {
+            m = !two[width] || n - j == 1 ? 1 : 2;
+            (m == 1 ? one : two)[width](w, row + i, n_rows - i < WIDTH ? (int)(n_rows - i) : WIDTH, x + j,
+                                        y + j * ld + i, ld);
+        }
 }
 
 /* ---- a tile: a row in each lane ---------------------------------------------------------------------------------- */
@@ -432,15 +467,13 @@ INLINE void tile_tokens(const mf__cpu_tile *w, const int8_t *x, int n, int kind,
         for (int j = 0; j < n; j++, x += sizeof(float)) {
             float x_sum;
             memcpy(&x_sum, x + n * (int)sizeof x_sum, sizeof x_sum);
-            part[j] = fma_of(__builtin_convertvector((sums[0][j] << LOW_BITS) + sums[1][j], vf), scale, part[j]);
-            part[j] = fma_of(bias, splat(x_sum), part[j]);
+            add_group(&part[j], (sums[0][j] << LOW_BITS) + sums[1][j], scale, bias, x_sum);
         }
-        if ((g + 1) % SPAN == 0 || g + 1 == groups)
+        if (ends_span(g, groups))
             for (int j = 0; j < n; j++) {
                 float x_scale;
                 memcpy(&x_scale, x - (n - j) * (int)sizeof x_scale, sizeof x_scale);
-                total[j] = fma_of(part[j], splat(x_scale), total[j]);
-                part[j] = (vf){0};
+                add_span(&total[j], &part[j], x_scale);
             }
         x += n * (int)sizeof(float);
     }

@@ -102,23 +102,24 @@ INLINE uint64_t spread_codes(const uint8_t *p, int bits) {
 }
 
 static inline vf max_of(vf a, vf b); /* of vec_<set>.h */
+static inline vf fma_of(vf a, vf b, vf c);
 
 /* e^x to within 2 ulp for x in [-87, 88], which x is clamped to. 2^n * e^r with |r| <= ln 2 / 2, e^r by its series. */
 INLINE vf exp_of(vf x) {
     const vf round = splat(0x1.8p23f);
     x = max_of(x, splat(-87.0f));
     x = -max_of(-x, splat(-88.0f));
-    vf shifted = x * 1.44269504f + round, n = shifted - round;
-    vf r = x - n * 0x1.63p-1f; /* ln 2, its first bits and the rest: n times the first is exact */
-    r = r + n * 2.12194440e-4f;
+    vf shifted = fma_of(x, splat(1.44269504f), round), n = shifted - round;
+    vf r = fma_of(n, splat(-0x1.63p-1f), x); /* ln 2, its first bits and the rest: n times the first is exact */
+    r = fma_of(n, splat(2.12194440e-4f), r);
     vf p = splat(1.0f / 5040);
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
+    p = fma_of(p, r, splat(1.0f / 720));
+    p = fma_of(p, r, splat(1.0f / 120));
+    p = fma_of(p, r, splat(1.0f / 24));
+    p = fma_of(p, r, splat(1.0f / 6));
+    p = fma_of(p, r, splat(0.5f));
+    p = fma_of(p, r, splat(1.0f));
+    p = fma_of(p, r, splat(1.0f));
     return p * (vf)(((vi)shifted - (vi)round + 127) << 23);
 }
 INLINE vf sigmoid_of(vf x) {

@@ -3,6 +3,7 @@
 #define MF_CPU_VEC_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@
 #include "backend/cpu/vec.h"
 
 /* Pairs of products are summed in 16 bits: 127 * 127 * 2 fits, so codes of up to seven bits cannot saturate. */
-static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
+INLINE vi dot4(vi acc, vu8 w, vi8 x, int bits) {
     __m256i ones = _mm256_set1_epi16(1);
     if (bits < 8) return acc + (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)w, (__m256i)x), ones);
     /* Full bytes: even and odd bytes apart, each product in 32 bits. */
@@ -24,14 +25,14 @@ static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
     return acc + (vi)_mm256_madd_epi16(w_even, x_even) + (vi)_mm256_madd_epi16(w_odd, x_odd);
 }
 
-static inline void stream_f(float *p, vf v) {
+INLINE void stream_f(float *p, vf v) {
     _mm256_stream_ps(p, (__m256)v);
 }
-static inline void stream_end(void) {
+INLINE void stream_end(void) {
     _mm_sfence();
 }
 
-static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
+INLINE vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
     (void)n_bytes; /* groups are multiples of 32 codes: there is no partial vector */
     if (bits == 8) return (vu8)_mm256_loadu_si256((const void *)p);
     if (bits == 4) {
@@ -43,7 +44,16 @@ static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
                                   (long long)spread_codes(p, bits));
 }
 
-static inline void transpose(vi *m) {
+INLINE void transpose4(vi *m) { /* in each half */
+    __m256i a = _mm256_unpacklo_epi32((__m256i)m[0], (__m256i)m[1]);
+    __m256i b = _mm256_unpackhi_epi32((__m256i)m[0], (__m256i)m[1]);
+    __m256i c = _mm256_unpacklo_epi32((__m256i)m[2], (__m256i)m[3]);
+    __m256i d = _mm256_unpackhi_epi32((__m256i)m[2], (__m256i)m[3]);
+    m[0] = (vi)_mm256_unpacklo_epi64(a, c), m[1] = (vi)_mm256_unpackhi_epi64(a, c);
+    m[2] = (vi)_mm256_unpacklo_epi64(b, d), m[3] = (vi)_mm256_unpackhi_epi64(b, d);
+}
+
+INLINE void transpose(vi *m) {
     __m256i a[8], b[8];
     for (int i = 0; i < 8; i += 2) {
         a[i] = _mm256_unpacklo_epi32((__m256i)m[i], (__m256i)m[i + 1]);
@@ -60,36 +70,45 @@ static inline void transpose(vi *m) {
     }
 }
 
-static inline vf pick(vf v, vi from) {
+INLINE vi sum_groups(const vi *v, bool two) { /* v [4][2], or [4][1] */
+    __m256i a[4];
+    for (int i = 0; i < 4; i++)
+        a[i] = two ? (__m256i)v[i]
+                   : _mm256_add_epi32(_mm256_permute2x128_si256((__m256i)v[2 * i], (__m256i)v[2 * i + 1], 0x20),
+                                      _mm256_permute2x128_si256((__m256i)v[2 * i], (__m256i)v[2 * i + 1], 0x31));
+    return (vi)_mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
+}
+
+INLINE vf pick(vf v, vi from) {
     return (vf)_mm256_permutevar8x32_ps((__m256)v, (__m256i)from);
 }
 
 /* table[code]; codes are below 16 */
-static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
+INLINE vu8 lookup16(vu8 codes, const uint8_t *table) {
     __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
     return (vu8)_mm256_shuffle_epi8(t, (__m256i)codes);
 }
 
-static inline float sum_lanes(vf v) {
+INLINE float sum_lanes(vf v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
-static inline float max_lanes(vf v) {
+INLINE float max_lanes(vf v) {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
-static inline vf fma_of(vf a, vf b, vf c) {
+INLINE vf fma_of(vf a, vf b, vf c) {
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
-static inline vf max_of(vf a, vf b) {
+INLINE vf max_of(vf a, vf b) {
     return (vf)_mm256_max_ps((__m256)a, (__m256)b);
 }
-static inline vf load_f16(const void *p) {
+INLINE vf load_f16(const void *p) {
     return (vf)_mm256_cvtph_ps(_mm_loadu_si128(p));
 }
-static inline void store_f16(void *p, vf v) {
+INLINE void store_f16(void *p, vf v) {
     _mm_storeu_si128(p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
 }
 

@@ -3,6 +3,7 @@
 #define MF_CPU_VEC_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -17,38 +18,38 @@
 #include "backend/cpu/vec.h"
 
 /* sum of four u8 * i8 products, added to each i32 lane */
-static inline vi dot4(vi acc, vu8 w, vi8 x, int bits) {
+INLINE vi dot4(vi acc, vu8 w, vi8 x, int bits) {
     (void)bits;
     return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
 }
 
 /* The same with four values in every lane. */
-static inline vi dot4_at(vi acc, vu8 w, const int8_t *x, int bits) {
+INLINE vi dot4_at(vi acc, vu8 w, const int8_t *x, int bits) {
     (void)bits;
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*(const int8_t(*)[4])x));
     return acc;
 }
 
-static inline void stream_f(float *p, vf v) {
+INLINE void stream_f(float *p, vf v) {
     _mm512_stream_ps(p, (__m512)v);
 }
-static inline void stream_end(void) {
+INLINE void stream_end(void) {
     _mm_sfence();
 }
 
-static inline vi widen_u8(vu8_narrow b) {
+INLINE vi widen_u8(vu8_narrow b) {
     return (vi)_mm512_cvtepu8_epi32((__m128i)b);
 }
-static inline vi widen_u16(vu16_narrow h) {
+INLINE vi widen_u16(vu16_narrow h) {
     return (vi)_mm512_cvtepu16_epi32((__m256i)h);
 }
-static inline vu16_narrow first_u16(const void *p, int n) {
+INLINE vu16_narrow first_u16(const void *p, int n) {
     if (n == WIDTH) return (vu16_narrow)_mm256_loadu_si256(p);
     return (vu16_narrow)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p);
 }
 
 /* The first n_bytes bytes (zeros behind them) taken apart into 64 codes in order. */
-static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
+INLINE vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
     if (bits == 8) {
         if (n_bytes == 64) return (vu8)_mm512_loadu_si512(p);
         return (vu8)_mm512_maskz_loadu_epi8(((uint64_t)1 << n_bytes) - 1, p);
@@ -75,8 +76,18 @@ static inline vu8 unpack_codes(const uint8_t *p, int bits, int n_bytes) {
     return (vu8)_mm512_and_si512(codes, _mm512_set1_epi8((char)((1 << bits) - 1)));
 }
 
+/* The same in each quarter of four vectors. */
+INLINE void transpose4(vi *m) {
+    __m512i a = _mm512_unpacklo_epi32((__m512i)m[0], (__m512i)m[1]);
+    __m512i b = _mm512_unpackhi_epi32((__m512i)m[0], (__m512i)m[1]);
+    __m512i c = _mm512_unpacklo_epi32((__m512i)m[2], (__m512i)m[3]);
+    __m512i d = _mm512_unpackhi_epi32((__m512i)m[2], (__m512i)m[3]);
+    m[0] = (vi)_mm512_unpacklo_epi64(a, c), m[1] = (vi)_mm512_unpackhi_epi64(a, c);
+    m[2] = (vi)_mm512_unpacklo_epi64(b, d), m[3] = (vi)_mm512_unpackhi_epi64(b, d);
+}
+
 /* Lane j of vector i becomes lane i of vector j: pairs within each quarter of a vector, then the quarters. */
-static inline void transpose(vi *m) {
+INLINE void transpose(vi *m) {
     __m512i a[16], b[16];
     for (int i = 0; i < 16; i += 2) {
         a[i] = _mm512_unpacklo_epi32((__m512i)m[i], (__m512i)m[i + 1]);
@@ -98,33 +109,51 @@ static inline void transpose(vi *m) {
     }
 }
 
+/* Lanes added up: v [4][4] has a group in each vector, or v [4][2] has two, in its halves. Lane 4 k + r: group k of r.
+ */
+INLINE vi sum_groups(const vi *v, bool two) {
+    __m512i a[8], b[4];
+    for (int i = 0; i < 8; i++) /* two groups in halves */
+        a[i] = two ? (__m512i)v[i]
+                   : _mm512_add_epi32(_mm512_shuffle_i64x2((__m512i)v[2 * i], (__m512i)v[2 * i + 1], 0x44),
+                                      _mm512_shuffle_i64x2((__m512i)v[2 * i], (__m512i)v[2 * i + 1], 0xee));
+    for (int i = 0; i < 4; i++) /* four in quarters */
+        b[i] = _mm512_add_epi32(_mm512_shuffle_i32x4(a[2 * i], a[2 * i + 1], 0x88),
+                                _mm512_shuffle_i32x4(a[2 * i], a[2 * i + 1], 0xdd));
+    for (int i = 0; i < 2; i++) /* a group of two rows in each quarter */
+        a[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(b[2 * i], b[2 * i + 1]),
+                                _mm512_unpackhi_epi64(b[2 * i], b[2 * i + 1]));
+    return (vi)_mm512_add_epi32((__m512i)_mm512_shuffle_ps((__m512)a[0], (__m512)a[1], 0x88),
+                                (__m512i)_mm512_shuffle_ps((__m512)a[0], (__m512)a[1], 0xdd));
+}
+
 /* Lane i is lane from[i] of v. */
-static inline vf pick(vf v, vi from) {
+INLINE vf pick(vf v, vi from) {
     return (vf)_mm512_permutexvar_ps((__m512i)from, (__m512)v);
 }
 
 /* table[code]; codes are below 16 */
-static inline vu8 lookup16(vu8 codes, const uint8_t *table) {
+INLINE vu8 lookup16(vu8 codes, const uint8_t *table) {
     __m512i t = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table));
     return (vu8)_mm512_shuffle_epi8(t, (__m512i)codes);
 }
 
-static inline float sum_lanes(vf v) {
+INLINE float sum_lanes(vf v) {
     return _mm512_reduce_add_ps((__m512)v);
 }
-static inline float max_lanes(vf v) {
+INLINE float max_lanes(vf v) {
     return _mm512_reduce_max_ps((__m512)v);
 }
-static inline vf fma_of(vf a, vf b, vf c) {
+INLINE vf fma_of(vf a, vf b, vf c) {
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }
-static inline vf max_of(vf a, vf b) {
+INLINE vf max_of(vf a, vf b) {
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
 }
-static inline vf load_f16(const void *p) {
+INLINE vf load_f16(const void *p) {
     return (vf)_mm512_cvtph_ps(_mm256_loadu_si256(p));
 }
-static inline void store_f16(void *p, vf v) {
+INLINE void store_f16(void *p, vf v) {
     _mm256_storeu_si256(p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
 }
 
