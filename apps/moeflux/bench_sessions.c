@@ -1,7 +1,10 @@
 /* moeflux bench --sessions: several sessions that decode together, beside one alone.
  *
  * Every run decodes the same number of tokens per session: first one session, then all of them in one pass per token,
- * in which an expert that several want is read once. Tokens are pseudo-random and differ from session to session. */
+ * in which an expert that several want is read once. Tokens are pseudo-random and differ from session to session.
+ *
+ * The floor by bytes: a pass touches the trunk once, each distinct expert once, and every session's state and keys. One
+ * session alone says how fast this machine goes through such bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,6 +13,7 @@
 typedef struct crowd {
     int n; /* sessions that decode together */
     series speed, bytes_read, hit_rate, stall_share;
+    series touched, experts; /* bytes of a pass; distinct experts of a layer in it */
 } crowd;
 
 typedef struct bench {
@@ -37,6 +41,15 @@ static mf_status decode(bench *b, int n, mf_error *err) {
     return MF_OK;
 }
 
+/* What a pass of n sessions touches: recurrent states are read and written, of keys and values half of all at the end
+ * are there on average. */
+static double pass_bytes(const bench *b, int n, double expert_bytes) {
+    const mf_model_info *info = b->info;
+    double own = info->n_experts ? (double)info->expert_bytes / info->n_experts * info->n_experts_per_token : 0;
+    double keys = (double)info->kv_bytes_per_token * ((double)b->opt->prefill + (double)b->opt->decode / 2);
+    return (double)info->token_bytes - own + expert_bytes + n * (2 * (double)info->state_bytes + keys);
+}
+
 /* counts: the run is one of those that are shown. */
 static mf_status run_crowd(bench *b, crowd *c, bool counts, mf_error *err) {
     mf_stats s;
@@ -61,6 +74,9 @@ static mf_status run_crowd(bench *b, crowd *c, bool counts, mf_error *err) {
     series_add(&c->bytes_read, (double)(s.bytes_read + s.bytes_prefetched) / tokens);
     series_add(&c->hit_rate, s.wanted ? (double)s.hits / (double)s.wanted : 0);
     series_add(&c->stall_share, (double)s.stall_ns * 1e-9 / seconds);
+    double passes = (double)b->opt->decode, layers = b->info->n_expert_layers ? b->info->n_expert_layers : 1;
+    series_add(&c->touched, pass_bytes(b, c->n, (double)s.bytes_wanted / passes));
+    series_add(&c->experts, (double)s.wanted / passes / layers);
     return MF_OK;
 }
 
@@ -81,16 +97,24 @@ static json_t *crowd_json(crowd *c) {
     series_json(o, "bytes_read_per_token", &c->bytes_read);
     series_json(o, "hit_rate", &c->hit_rate);
     series_json(o, "stall_share", &c->stall_share);
+    series_json(o, "bytes_per_pass", &c->touched);
+    series_json(o, "experts_per_layer", &c->experts);
     return o;
+}
+
+/* Tokens/s in all if the bytes of all sessions passed by as fast as those of one alone. */
+static double floor_speed(crowd *one, crowd *all) {
+    return all->n * series_median(&one->speed) * series_median(&one->touched) / series_median(&all->touched);
 }
 
 static mf_status show(const bench *b, crowd *one, crowd *all, mf_error *err) {
     double gain = series_median(&all->speed) / series_median(&one->speed);
     if (b->opt->json)
-        return bench_print_json(json_pack("{s:s, s:s, s:s, s:I, s:i, s:o, s:o, s:f}", "mode", "sessions", "model",
+        return bench_print_json(json_pack("{s:s, s:s, s:s, s:I, s:i, s:o, s:o, s:f, s:f}", "mode", "sessions", "model",
                                           b->info->name, "io", b->io ? b->io : "", "decode_tokens",
                                           (json_int_t)b->opt->decode, "runs", (int)b->opt->repeat, "alone",
-                                          crowd_json(one), "together", crowd_json(all), "gain", gain),
+                                          crowd_json(one), "together", crowd_json(all), "gain", gain, "floor_tok_s",
+                                          floor_speed(one, all)),
                                 err);
     printf("%s (%s), backend %s, KV in %s, experts by %s; %lld + %lld tokens a session, %lld runs\n", b->info->name,
            b->info->family, b->info->backend, b->info->kv, b->io ? b->io : "?", (long long)b->opt->prefill,
@@ -98,6 +122,13 @@ static mf_status show(const bench *b, crowd *one, crowd *all, mf_error *err) {
     show_crowd(one);
     show_crowd(all);
     printf("together %.2f times as many tokens as one alone\n", gain);
+    char touched[APP_BYTES_TEXT], alone[APP_BYTES_TEXT];
+    printf("a pass of %d touches %s (%.1f experts a layer), of one %s: at one's %.1f GB/s %.2f tokens/s, reached %.0f "
+           "%%\n",
+           all->n, app_bytes(series_median(&all->touched), touched), series_median(&all->experts),
+           app_bytes(series_median(&one->touched), alone),
+           series_median(&one->speed) * series_median(&one->touched) * 1e-9, floor_speed(one, all),
+           100 * series_median(&all->speed) / floor_speed(one, all));
     return MF_OK;
 }
 
