@@ -15,9 +15,9 @@
 extern const mf__backend_kind mf__backend_kind_cuda;
 
 static const op_mode MODES[] = {
-    {"together", OP_TOGETHER, false, 1},    {"together, in place", OP_TOGETHER, true, 1},
-    {"each alone", OP_ALONE, false, 1},     {"halves, in place", OP_HALVES, true, 1},
-    {"row by row", OP_ROW_BY_ROW, true, 2}, {"experts in three rounds", OP_TOGETHER, false, 3},
+    {"together", OP_TOGETHER, false, 1, 0},    {"together, in place", OP_TOGETHER, true, 1, 0},
+    {"each alone", OP_ALONE, false, 1, 0},     {"halves, in place", OP_HALVES, true, 1, 0},
+    {"row by row", OP_ROW_BY_ROW, true, 2, 0}, {"experts in three rounds", OP_TOGETHER, false, 3, 0},
 };
 
 static mf__backend *open_backend(bool exact) {
