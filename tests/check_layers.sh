@@ -1,8 +1,10 @@
 #!/bin/sh
-# The house's order, checked: check_layers.sh SRC
+# The house's order, checked: check_layers.sh SRC [PROGRAM]
 #   1. Folders under SRC include downward only (levels below); same-level includes are mistakes too. A part may
 #      include its own files, subfolders included; but the backends (backend/X) know backend/ only, not each other.
 #   2. The library never prints, exits, aborts or reads the environment.
+#   3. With a second argument, the program's folder: what talks to models (run, chat, answer, the server) includes
+#      moeflux.h and files of the program alone.
 # check_layers.sh --self-test checks that this script finds each kind of violation.
 set -eu
 
@@ -78,8 +80,29 @@ check_calls() {
     if [ -n "$streams" ]; then bad "$1: the library has no business with stdout or stderr: $streams"; fi
 }
 
+# What the program's talkers may include: the public header and their neighbours. answer.c still keeps states in files.
+check_talker() { # FILE
+    for included in $(code_of "$1" | sed -n 's/^[ \t]*#[ \t]*include[ \t]*"\([^"]*\)".*/\1/p'); do
+        case $included in
+        base/file.h) case $1 in */answer.c) continue ;; esac ;;
+        server/*) continue ;;
+        */*) ;;
+        *) continue ;;
+        esac
+        bad "$1: includes \"$included\"; it knows moeflux.h and the program's own files alone"
+    done
+}
+
+check_program() {
+    for file in "$1"/run.[ch] "$1"/chat.[ch] "$1"/chat_commands.[ch] "$1"/answer.[ch] "$1"/screen.[ch] \
+        $(find "$1/server" -name '*.[ch]' 2>/dev/null); do
+        if [ -f "$file" ]; then check_talker "$file"; fi
+    done
+}
+
 check_tree() {
     src=${1%/}
+    if [ -n "${2:-}" ]; then check_program "${2%/}"; fi
     n_files=0
     for file in $(find "$src" -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort); do
         n_files=$((n_files + 1))
@@ -116,7 +139,7 @@ expect() { # expect pass|fail FILE CONTENT
     mkdir -p "$tree/$(dirname "$2")"
     printf '%s\n' "$3" >"$tree/$2"
     result=pass
-    "$0" "$tree" >/dev/null || result=fail
+    "$0" "$tree" "$tree/../app" >/dev/null || result=fail
     rm "$tree/$2"
     if [ "$result" != "$1" ]; then
         echo "expected $1, got $result: $2 with: $3"
@@ -125,8 +148,9 @@ expect() { # expect pass|fail FILE CONTENT
 }
 
 self_test() {
-    tree=$(mktemp -d)
-    trap 'rm -rf "$tree"' EXIT
+    top=$(mktemp -d)
+    trap 'rm -rf "$top"' EXIT
+    tree=$top/src
     mkdir -p "$tree/base"
     echo 'int x;' >"$tree/base/a.c"
     expect pass model/a.c '#include "graph/graph.h"'
@@ -160,6 +184,15 @@ exit(1); */'
         expect fail base/b.c "char *q = \"\\\"\"; char c = '\"'; $call; // \""
     done
     expect fail base/b.c 'FILE *f = stderr;'
+    expect pass ../app/run.c '#include "answer.h"'
+    expect pass ../app/run.c '#include "moeflux.h"'
+    expect pass ../app/inspect.c '#include "engine/internal.h"'
+    expect pass ../app/server/a.c '#include <event2/event.h>'
+    expect fail ../app/run.c '#include "text/chat.h"'
+    expect fail ../app/chat.c '#include "base/json.h"'
+    expect fail ../app/server/a.c '#include "engine/internal.h"'
+    expect pass reply/a.c '#include "text/text.h"'
+    expect fail text/a.c '#include "reply/reply.h"'
     rm "$tree/base/a.c"
     if "$0" "$tree" >/dev/null; then
         echo "an empty tree passes"
@@ -171,8 +204,8 @@ exit(1); */'
 case ${1:-} in
 --self-test) self_test ;;
 '' | -*)
-    echo "usage: check_layers.sh SRC | --self-test" >&2
+    echo "usage: check_layers.sh SRC [PROGRAM] | --self-test" >&2
     exit 2
     ;;
-*) check_tree "$1" ;;
+*) check_tree "$1" "${2:-}" ;;
 esac

@@ -138,6 +138,7 @@ mf_status answer_make(talker *t, const answer_request *r, answer *out, mf_error 
     mf_reply_result_get(reply, &result);
     out->n_made = result.n_made;
     if (!out->stopped) out->stopped = reason(result.end);
+    out->full = result.end == MF_END_CONTEXT;
     out->wanted = after.wanted - before.wanted;
     out->hits = after.hits - before.hits;
     mf_reply_free(reply);

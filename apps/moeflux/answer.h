@@ -38,6 +38,7 @@ typedef struct answer {
     double prompt_seconds, made_seconds;
     int64_t wanted, hits; /* experts */
     const char *stopped;  /* why */
+    bool full;            /* the context */
     bool interrupted;     /* by app_interrupted: what was said until then has come out */
 } answer;
 

@@ -131,6 +131,12 @@ static void take_back(chat *c) {
     c->pending = conversation_take(&c->talk, "user");
 }
 
+/* Nothing more can be said in this context; what can be done about it. */
+static void offer_ways_out(const chat *c) {
+    chat_note(c, "the context of %d tokens is full: /undo takes the last turn back, /reset begins anew%s",
+              c->talker.n_ctx, c->talker.n_ctx < c->talker.info->n_ctx ? ", and a larger --ctx has more room" : "");
+}
+
 void chat_answer(chat *c) {
     answer a = {0};
     mf_error err, why;
@@ -148,6 +154,7 @@ void chat_answer(chat *c) {
         chat_note(c, "stopped before an answer began; /retry asks again");
     else
         status_line(c, &a);
+    if (st == MF_E_CONTEXT_FULL || a.full) offer_ways_out(c);
     if (!nothing) keep(c);
 }
 
@@ -176,6 +183,7 @@ static int converse(chat *c) {
     int code = APP_OK;
     while (!c->leave && !app_output_closed()) {
         lines_result r = lines_read(c->in, "> ", &text);
+        if (r == LINES_END && c->terminal) fputc('\n', stdout); /* what follows is not behind the prompt */
         if (r == LINES_END) break;
         if (r == LINES_FAILED) c->failed = true;
         if (r == LINES_FAILED && !c->terminal) break;
@@ -200,6 +208,8 @@ static mf_status prepare(chat *c, const char *dir, const char *system, mf_error 
                         "%s has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); "
                         "moeflux run --raw continues texts",
                         dir);
+    if (c->talk.think && !c->talker.about.has_reasoning)
+        return mf__fail(err, MF_E_INVALID, "--think does nothing: the model's chat template has no switch for it");
     if (c->file && app_path_exists(c->file)) MF__TRY(chat_load(c, c->file, err));
     if (system) MF__TRY(conversation_set_system(&c->talk, system, err));
     char *history = c->terminal ? app_state_path("chat_history") : NULL;
@@ -226,7 +236,7 @@ static int run(chat *c, const char *dir, const char *system, mf_switch think) {
         app_take_interrupt();
         if (c->file && conversation_turns(&c->talk)) st = chat_save(c, c->file, &err);
     }
-    if (st != MF_OK) chat_error(c, &err);
+    if (st != MF_OK) code = app_fail(&err);
     lines_close(c->in);
     said_free(&c->said);
     json_decref(c->pending);

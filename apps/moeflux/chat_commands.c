@@ -76,16 +76,17 @@ static void cmd_system(chat *c, const char *arg) {
 
 static void cmd_think(chat *c, const char *arg) {
     static const char *const names[] = {"auto", "on", "off"}; /* in the order of mf_switch */
-    mf_error err;
     int choice = -1;
     for (int i = 0; i < 3; i++)
         if (!strcmp(arg, names[i])) choice = i;
     if (choice >= 0) c->talk.think = (mf_switch)choice;
-    if (choice < 0 && *arg) {
-        mf__fail(&err, MF_E_INVALID, "/think is on, off or auto, not \"%.40s\"", arg);
-        chat_error(c, &err);
-    } else
-        chat_note(c, "thinking: %s", names[c->talk.think]);
+    if (choice < 0 && *arg)
+        chat_note(c, "/think is on, off or auto, not \"%.40s\"", arg);
+    else
+        chat_note(c, "thinking: %s%s", names[c->talk.think],
+                  c->talk.think && !c->talker.about.has_reasoning
+                      ? " (but this model's chat template has no switch for it)"
+                      : "");
 }
 
 /* The last request with its answer. */
@@ -200,8 +201,6 @@ void chat_command(chat *c, const char *line) {
     char given[32];
     snprintf(given, sizeof given, "%.*s", (int)n, line + 1);
     const char *near = opt_nearest(given, names, (int)MF__COUNT(commands));
-    mf_error err;
-    mf__fail(&err, MF_E_INVALID, "unknown command /%s%s%s; /help lists them, // begins a message with a slash", given,
-             near ? "; did you mean /" : "", near ? near : "");
-    chat_error(c, &err);
+    chat_note(c, "unknown command /%s%s%s; /help lists them, // begins a message with a slash", given,
+              near ? "; did you mean /" : "", near ? near : ""); /* a typo is no failure */
 }

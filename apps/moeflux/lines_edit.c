@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -77,6 +78,27 @@ static int wait_readable(void) {
     return ready;
 }
 
+/* How many columns the prompt and the line up to the cursor take. */
+static int columns_to_cursor(line_editor *e) {
+    const LineInfoW *line = el_wline(e->el);
+    int n = (int)strlen(e->prompt);
+    for (const wchar_t *p = line->buffer; p < line->cursor; p++) n += wcwidth(*p) > 0 ? wcwidth(*p) : 0;
+    return n;
+}
+
+/* After a resize a line that took several rows lies elsewhere: back to where it begins now (terminals wrap their rows
+ * anew), all of it cleared, and drawn again. */
+static void draw_again(line_editor *e) {
+    struct winsize size;
+    int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+    int up = columns_to_cursor(e) / columns;
+    if (up) printf("\033[%dA", up);
+    fputs("\r\033[J", stdout);
+    fflush(stdout);
+    el_resize(e->el);
+    el_set(e->el, EL_REFRESH);
+}
+
 /* 1: a byte; 0: the end; -1: interrupted or failed */
 static int next_byte(line_editor *e, char *c) {
     if (e->at_ahead < e->n_ahead) {
@@ -87,7 +109,7 @@ static int next_byte(line_editor *e, char *c) {
         ssize_t n = wait_readable() < 0 ? -1 : read(STDIN_FILENO, c, 1);
         if (n >= 0) return (int)n;
         if (errno != EINTR || app_interrupted(NULL)) return -1;
-        if (resized) el_resize(e->el);
+        if (resized) draw_again(e);
         if (resumed) {
             el_set(e->el, EL_PREP_TERM, 1);
             el_set(e->el, EL_REFRESH);

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "answer.h"
 #include "app.h"
@@ -48,19 +50,59 @@ static mf_status make_request(run_state *s, mf_error *err) {
     return s->request ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for the request");
 }
 
-/* Without --prompt the opening of a story is continued. With it, a model that has a chat format is asked; --raw, or a
- * model that has none, continues the text. */
+/* Options that would do nothing are refused. */
+static mf_status check_options(const run_options *opt, bool prompt, mf_error *err) {
+    if (opt->system && opt->raw)
+        return mf__fail(err, MF_E_INVALID, "--system is for a request; with --raw there is none, only a text");
+    if (opt->system && !prompt)
+        return mf__fail(err, MF_E_INVALID, "--system goes before a request; give one with --prompt or standard input");
+    if (opt->think && opt->raw)
+        return mf__fail(err, MF_E_INVALID, "--think is for a request; with --raw there is none, only a text");
+    if (opt->think && !prompt)
+        return mf__fail(err, MF_E_INVALID, "--think is for a request; give one with --prompt or standard input");
+    return MF_OK;
+}
+
+/* What the model's chat format does not know. */
+static mf_status check_format(const run_state *s, bool chat, mf_error *err) {
+    const run_options *opt = s->opt;
+    if ((opt->system || opt->think) && !chat)
+        return mf__fail(err, MF_E_INVALID, "%s is for a request, but the model has no chat format to put one in",
+                        opt->system ? "--system" : "--think");
+    if (opt->think && !s->talker.about.has_reasoning)
+        return mf__fail(err, MF_E_INVALID, "--think does nothing: the model's chat template has no switch for it");
+    return MF_OK;
+}
+
+/* Somebody piped a text in, or redirected a file; not a terminal, nor /dev/null. */
+static bool stdin_is_piped(void) {
+    struct stat s;
+    return !fstat(STDIN_FILENO, &s) && (S_ISFIFO(s.st_mode) || S_ISREG(s.st_mode));
+}
+
+static mf_status read_stdin(run_state *s, mf_error *err) {
+    MF__TRY(app_read_stdin(&s->from_stdin, err));
+    s->text = s->from_stdin.data ? s->from_stdin.data : "";
+    s->size = s->from_stdin.size;
+    return MF_OK;
+}
+
+/* Without --prompt, what is piped in is the prompt; where nothing is, the opening of a story is continued. A prompt is
+ * put to a model that has a chat format; --raw, or a model that has none, continues the text. */
 static mf_status make_prompt(run_state *s, mf_error *err) {
     const run_options *opt = s->opt;
-    bool chat = opt->prompt && !opt->raw && s->talker.about.has_chat;
-    s->text = opt->prompt ? opt->prompt : OPENING;
+    bool given = opt->prompt != NULL;
+    s->text = given ? opt->prompt : OPENING;
     s->size = strlen(s->text);
-    screen_init(&s->screen, chat && screen_has_styles());
-    if (!strcmp(s->text, "-")) {
-        MF__TRY(app_read_stdin(&s->from_stdin, err));
-        s->text = s->from_stdin.data ? s->from_stdin.data : "";
-        s->size = s->from_stdin.size;
+    if (given ? !strcmp(opt->prompt, "-") : stdin_is_piped()) {
+        MF__TRY(read_stdin(s, err));
+        if (!given && !s->size) s->text = OPENING, s->size = strlen(OPENING);
+        given = s->from_stdin.size > 0;
     }
+    MF__TRY(check_options(opt, given, err));
+    bool chat = given && !opt->raw && s->talker.about.has_chat;
+    MF__TRY(check_format(s, chat, err));
+    screen_init(&s->screen, chat && screen_has_styles());
     if (!s->size) return mf__fail(err, MF_E_INVALID, "the prompt is empty");
     if (strlen(s->text) != s->size) return mf__fail(err, MF_E_INVALID, "the prompt has a zero byte in it");
     return chat ? make_request(s, err) : MF_OK;
@@ -201,8 +243,9 @@ int cmd_run(int argc, char **argv) {
     opt_spec spec = {
         .usage = "run [DIR] [--prompt TEXT] [options]",
         .about = "Generates text with the model in DIR (default: the small story model that comes with moeflux).\n"
-                 "Without --prompt it continues \"" OPENING "\". A prompt is put to the model in its own chat format;\n"
-                 "with --raw, or when the model has none, it is continued instead.\n"
+                 "Without --prompt, a text that is piped in is the prompt; else \"" OPENING "\" is continued.\n"
+                 "A prompt is put to the model in its own chat format; with --raw, or when the model has none, it is\n"
+                 "continued instead.\n"
                  "The text goes to standard output, everything else to standard error.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
@@ -210,7 +253,7 @@ int cmd_run(int argc, char **argv) {
         .examples = "  moeflux run\n"
                     "  moeflux run --prompt \"Tell me a story about a dragon and a cake.\"\n"
                     "  moeflux run --raw --prompt \"The king had three sons\" --tokens 100 --seed 7\n"
-                    "  moeflux run qwen --prompt - --temperature 0 < question.txt\n"
+                    "  moeflux run qwen --temperature 0 < question.txt\n"
                     "  moeflux run qwen --prompt \"A person, as JSON.\" --json-schema person.json --think off\n",
     };
     const char *words[OPT_MAX_WORDS] = {NULL};

@@ -204,6 +204,9 @@ static mf_status form_of_file(mf_form_kind kind, const char *path, mf_form **out
 
 mf_status sampling_form(const sampling_options *s, mf_form **out, mf_error *err) {
     *out = NULL;
+    for (int i = 0; i < s->stop.n; i++)
+        if (!*s->stop.items[i])
+            return mf__fail(err, MF_E_INVALID, "--stop '' would end nothing: give the text that ends the answer");
     if ((s->schema != NULL) + (s->grammar != NULL) + (s->regex != NULL) + s->any_json > 1)
         return mf__fail(err, MF_E_INVALID, "--json-schema, --json, --regex and --grammar exclude each other");
     if (s->schema) return form_of_file(MF_FORM_SCHEMA, s->schema, out, err);

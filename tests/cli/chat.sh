@@ -63,7 +63,13 @@ printf '/system Be brief.\n/system\nHi\n/save s.json\n/system -\n/system\n' >in 
 holds "$code" -eq 0 && has err "system prompt: Be brief." "no system prompt" && has s.json '"system"' "Be brief." && ok
 name="think"
 printf '/think off\n/think\n/think maybe\n' >in && chat
-[ "$code" -eq 1 ] && has err "thinking: off" "on, off or auto" && ok || bad "exit code $code"
+[ "$code" -eq 0 ] && has err "thinking: off" "no switch for it" "on, off or auto" && ok || bad "exit code $code"
+name="a switch that the model does not have"
+printf 'Hi\n' >in && chat --think on
+holds "$code" -eq 2 && empty out && has err "--think does nothing" && ok
+name="a full context"
+printf 'Hi\nAnd then?\n' >in && chat --ctx 16 --tokens 50
+has err "context full" "/undo takes the last turn back, /reset begins anew, and a larger --ctx has more room" && ok
 name="help and stats"
 printf '/help\nHi\n/stats\n' >in && chat --tokens 2
 [ "$code" -eq 0 ] && has err "/load FILE" "/retry" "model: stories-moe" "context: " "experts: " && ok || bad "exit code $code"
@@ -72,7 +78,7 @@ printf '/quit\nHi\n' >in && chat
 holds "$code" -eq 0 && empty out && ok
 name="an unknown command"
 printf '/rset\n' >in && chat
-holds "$code" -eq 1 && empty out && has err "unknown command /rset; did you mean /reset" && ok
+holds "$code" -eq 0 && empty out && has err "unknown command /rset; did you mean /reset" && ok
 name="a message with a slash"
 printf '//etc is a folder.\n/save s.json\n' >in && chat --tokens 2
 holds "$code" -eq 0 && has s.json '"/etc is a folder."' && ok
@@ -160,6 +166,21 @@ plays() {
     return 1
 }
 
+long=$(printf 'word%.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30)
+plays "a wrapped line survives a resize" --tokens 1 <<SCRIPT && has t.json "\"$long!\"" && ok
+expect > 
+send \x1b[C$long
+expect wordword
+resize 60
+expect \x1b[J
+expect > word
+send !\n
+expect [prompt
+send /save t.json\n
+expect messages are in
+send \x04
+exit 0
+SCRIPT
 plays "edits" --tokens 1 <<'SCRIPT' && has t.json '"Hello"' '"one two three"' '"one two FOUR"' '"abcde"' '"bcd"' '"Xone Ytwo"' '"right"' '"cut"' && ok
 expect > 
 send Helo\x1b[Dl\n

@@ -5,6 +5,7 @@
  * A script has one step per line; \n \t \\ and \xHH mean what they do in C:
  *   send TEXT      types it
  *   expect TEXT    waits until the program has written it, after what was expected before
+ *   resize COLUMNS the terminal has so many from now on
  *   hangup         the terminal goes away
  *   exit CODE      waits until the program has ended with that code
  * All that the program writes goes to TRANSCRIPT. Exit code 1, and a line that says which step, when one fails. */
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
@@ -110,6 +112,11 @@ static int wait_exit(terminal *t, int wanted) {
     return code == wanted;
 }
 
+static int resize(terminal *t, int columns) {
+    struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
+    return ioctl(t->fd, TIOCSWINSZ, &size) == 0;
+}
+
 static int hang_up(terminal *t) {
     close(t->fd);
     t->fd = -1;
@@ -124,6 +131,7 @@ static int step(terminal *t, char *line) {
     if (!text) return 0;
     if (!strcmp(line, "send")) return type(t, text, n);
     if (!strcmp(line, "expect")) return expect(t, text, n);
+    if (!strcmp(line, "resize")) return resize(t, atoi(text));
     if (!strcmp(line, "exit")) return wait_exit(t, atoi(text));
     return 0;
 }

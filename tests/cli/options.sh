@@ -43,6 +43,12 @@ wrong "tokens of reads" "--prefill does nothing" "$moeflux" bench "$stories" --i
 wrong "tokens of a trace" "--decode does nothing" "$moeflux" bench "$stories" --trace x --decode 4
 wrong "measurements that exclude each other" "exclude each other" "$moeflux" bench "$stories" --io --profile
 wrong "nothing to measure" "leaves nothing" "$moeflux" bench "$stories" --prefill 0 --decode 0
+wrong "a system prompt without a request" "--system goes before a request" "$moeflux" run "$stories" --system x
+wrong "a system prompt for a text" "--system is for a request" "$moeflux" run "$stories" --raw --prompt a --system x
+wrong "reasoning of a text" "--think is for a request" "$moeflux" run "$stories" --raw --prompt a --think on
+wrong "reasoning that the model does not know" "--think does nothing" "$moeflux" run "$stories" --prompt a --think on
+wrong "a stop that is none" "--stop '' would end nothing" "$moeflux" run "$stories" --stop ''
+wrong "a stop that is none, in a chat" "--stop '' would end nothing" "$moeflux" chat "$stories" --stop ''
 wrong "special tokens of ids" "--no-special does nothing" "$moeflux" tokenize "$stories" --decode --no-special
 wrong "special tokens of lines" "--no-special does nothing" "$moeflux" tokenize "$stories" --jsonl --no-special
 

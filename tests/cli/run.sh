@@ -53,6 +53,22 @@ name="no tokens"
 run_it 0 "$moeflux" run --tokens 0 && has err "generated 0" && ok
 name="the context is filled and no more"
 run_it 0 "$moeflux" run --ctx 10 --tokens 50 --seed 5 && has err "generated 7 " "context full" && ok
+name="a text that is piped in"
+printf 'Once upon a time' | "$moeflux" run --raw --tokens 4 --temperature 0 >piped 2>err &&
+    "$moeflux" run --raw --prompt 'Once upon a time' --tokens 4 --temperature 0 >out 2>err </dev/null && cmp piped out && ok ||
+    bad "piped"
+name="a request that is piped in"
+printf 'Hi' | "$moeflux" run --system S --tokens 4 --temperature 0 >piped 2>err &&
+    "$moeflux" run --prompt Hi --system S --tokens 4 --temperature 0 >out 2>err </dev/null && cmp piped out && ok ||
+    bad "piped"
+name="nothing that is piped in"
+: | "$moeflux" run --tokens 4 --temperature 0 >out 2>err && has out "Once upon a time" && ok || bad "piped"
+name="a text that does not fit is not printed"
+head -c 20000 /dev/zero | tr '\0' a >long
+run_it 1 "$moeflux" run --raw --prompt "$(cat long)" --tokens 4 && empty out && has err "do not fit" && ok
+name="a text that is no text is not printed"
+printf 'a\377' | "$moeflux" run --raw --tokens 4 >out 2>err
+holds $? -eq 1 && empty out && has err "UTF-8" && ok
 name="a prompt from standard input"
 printf 'Once upon a time' | "$moeflux" run --raw --prompt - --tokens 4 --temperature 0 >out 2>err &&
     has out "Once upon a time" && has err "prompt 4 tokens" && ok || bad "exit code $?"
