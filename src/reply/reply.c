@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reply/tool_form.h"
+#include "reply/form_cache.h"
 
 void mf_reply_options_init(mf_reply_options *opt) {
     if (!opt) return;
@@ -70,13 +70,11 @@ static mf_status make_mask(mf_reply *r, mf_error *err) {
 static mf_status constrain_calls(mf_reply *r, const mf__tool_form *f, mf_constraint **out, mf_error *err) {
     const char *markers[MF__MAX_CALL_MARKERS];
     const mf__token_trie *trie;
-    mf__grammar *grammar;
-    mf_form *form;
+    const mf_form *form;
     MF__TRY(mf__text_marker_trie(r->text, markers, mf__tool_form_markers(f->style, markers), &trie, err));
-    MF__TRY(mf__tool_form_compile(f, &grammar, err));
-    MF__TRY(mf__form_of_grammar(grammar, &form, err));
+    MF__TRY(mf__form_cache_get(r->text, f, &form, err));
     mf_status st = mf__constraint_of(form, trie, r->n_vocab, r->eos, r->n_eos, out, err);
-    mf_form_free(form);
+    mf_form_free((mf_form *)form);
     return st;
 }
 

@@ -29,6 +29,7 @@ void mf_text_close(mf_text *t) {
     mf__token_trie_free(t->trie);
     mf__token_trie_free(t->marker_trie);
     mf__fencer_free(t->fencer);
+    if (t->free_reply_cache) t->free_reply_cache(t->reply_cache);
     mf__chat_close(&t->chat);
     pthread_mutex_destroy(&t->lock);
     mf__tokenizer_free(t->tok);

@@ -20,6 +20,8 @@ struct mf_text {
     mf__token_trie *trie;
     mf__token_trie *marker_trie; /* with all markers that calls are written with */
     mf__fencer *fencer;
+    void *reply_cache; /* of src/reply, which says how it is freed */
+    void (*free_reply_cache)(void *);
 };
 
 mf_status mf__text_trie(const mf_text *text, const mf__token_trie **out, mf_error *err);
