@@ -35,6 +35,11 @@ if [ "$told" != "$asked" ]; then
     exit 1
 fi
 if "$work/tell" "$work" "x" 2>"$work/log"; then echo "a folder without a model is accepted"; exit 1; fi
+# every symbol of the library is its own: mf_ or mf__ (those of the compiler's begin with two underscores)
+lib=$(find "$work/moved" -name libmoeflux.a)
+[ "$(nm -g --defined-only "$lib" 2>/dev/null | grep -c ' T mf_')" -gt 100 ] || { echo "nm finds no functions"; exit 1; }
+foreign=$(nm -g --defined-only "$lib" 2>/dev/null | awk 'NF == 3 && $3 !~ /^(mf_|__)/ { print $3 }' | sort -u)
+[ -z "$foreign" ] || { echo "symbols without the prefix mf_: $foreign"; exit 1; }
 if command -v c++ >/dev/null; then
     printf '#include <moeflux.h>\nint main() { return mf_status_name(MF_OK)[0] == 0; }\n' >"$work/header.cc"
     c++ -Wall -Wextra -Werror -fsyntax-only -I "$work/moved/include" "$work/header.cc"
