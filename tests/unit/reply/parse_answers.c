@@ -29,15 +29,21 @@ static mf_status take(void *user, const mf_event *e) {
     }
 }
 
-/* Whether the template opens the reasoning in the prompt. */
+/* Whether the template opens the reasoning in the prompt. One that cannot write the tools is asked without them. */
 static bool opens_reasoning(const mf__chat *chat, const json_t *request) {
+    const json_t *thinking = json_object_get(request, "thinking");
     mf__strbuf out = {0};
     mf_error err;
-    json_t *r =
-        json_pack("{s:[{s:s, s:s}], s:O, s:b, s:{s:O, s:O}}", "messages", "role", "user", "content", "Hi", "tools",
-                  json_object_get(request, "tools"), "add_generation_prompt", 1, "extra", "enable_thinking",
-                  json_object_get(request, "thinking"), "thinking", json_object_get(request, "thinking"));
-    bool opens = mf__chat_render(chat, r, &out, &err) == MF_OK && mf__text_opens_reasoning(out.data, out.size);
+    json_t *r = json_pack("{s:[{s:s, s:s}], s:O, s:b, s:{s:O, s:O}}", "messages", "role", "user", "content", "Hi",
+                          "tools", json_object_get(request, "tools"), "add_generation_prompt", 1, "extra",
+                          "enable_thinking", thinking, "thinking", thinking);
+    mf_status st = mf__chat_render(chat, r, &out, &err);
+    if (st != MF_OK) {
+        mf__strbuf_clear(&out);
+        json_object_set_new(r, "tools", json_null());
+        st = mf__chat_render(chat, r, &out, &err);
+    }
+    bool opens = st == MF_OK && mf__text_opens_reasoning(out.data, out.size);
     mf__strbuf_free(&out);
     json_decref(r);
     return opens;
