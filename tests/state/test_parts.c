@@ -111,6 +111,8 @@ static void one_pass(world *w) {
             assert_int_equal(parts[i].status, MF_E_CANCELLED);
             assert_non_null(parts[i].cancel);
             w->n_cancelled++;
+        } else if (parts[i].cancel && wishes[i].left < 0) {
+            fail_msg("session %d was told to stop, and went on", who[i]);
         }
         assert_int_equal(length, before[i] + (parts[i].status == MF_OK ? (int64_t)parts[i].n_tokens : 0));
         if (parts[i].status == MF_OK) compare(w, who[i], &parts[i]);

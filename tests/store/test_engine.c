@@ -326,9 +326,7 @@ static void experts_in_two_tiers(void **state) {
     for (int prefetch = MF_SWITCH_ON; prefetch <= MF_SWITCH_OFF; prefetch++) {
         opt.prefetch = (mf_switch)prefetch;
         m = open_with(*state, &opt);
-        mf_model_stats_get(m, &before);
-        int64_t sessions = (int64_t)16 << 20; /* more than a session needs */
-        mf__store_budget_set(m->store, sessions + 5 * m->layout.bytes);
+        shrink_to(m, 5); /* of the far ones: what is used late must still be there */
         mf__store_budget_set(m->host_store, mf__slot_memory_least(m->host_store));
         expect_same(m, reference, prefetch == MF_SWITCH_ON ? "small tiers" : "small tiers, nothing foretold");
         mf_error err = {0};
