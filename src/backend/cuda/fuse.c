@@ -1,5 +1,6 @@
-/* Patterns of decoding: ops that follow one another and can be one launch. What no pattern covers is launched op by op;
- * both give the same bits. Patterns are looked for where every row is multiplied by itself (few rows of each sequence).
+/* Patterns of decoding: ops that follow one another and can be one launch. What no pattern covers is launched op by op.
+ * Fused and plain kernels may differ in the last bits, since some sums run in another order. Patterns are looked for
+ * where every row is multiplied by itself (few rows of each sequence).
  *
  *   norm -> products                                     the norm is every block's own
  *   conv, qk_norm, decay_beta, delta_net                 one row of each sequence

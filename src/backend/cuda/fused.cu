@@ -1,5 +1,6 @@
 /* Decoding, fused: what one token (or one of each of a few sequences) needs of a layer in as few launches as the
- * dependencies between its ops allow. Same arithmetic in the same order as the plain kernels: the same bits. */
+ * dependencies between its ops allow. The same arithmetic as the plain kernels; norms and the delta step add up in
+ * another order. */
 #include <float.h>
 
 #include "backend/cuda/dots.cuh"
