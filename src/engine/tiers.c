@@ -152,8 +152,7 @@ void mf__model_close_stores(mf_model *m) {
 }
 
 void mf__model_fill_stores(mf_model *m) {
-    mf__store_fill(m->host_store);
-    if (m->store != m->host_store) mf__store_fill(m->store);
+    mf__store_fill(m->store); /* and what is below it */
 }
 
 /* ---- memory of sessions: borrowed from the experts' ------------------------------------------------------------- */
