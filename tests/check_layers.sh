@@ -80,11 +80,10 @@ check_calls() {
     if [ -n "$streams" ]; then bad "$1: the library has no business with stdout or stderr: $streams"; fi
 }
 
-# What the program's talkers may include: the public header and their neighbours. answer.c still keeps states in files.
+# What the program's talkers may include: the public header and their neighbours.
 check_talker() { # FILE
     for included in $(code_of "$1" | sed -n 's/^[ \t]*#[ \t]*include[ \t]*"\([^"]*\)".*/\1/p'); do
         case $included in
-        base/file.h) case $1 in */answer.c) continue ;; esac ;;
         server/*) continue ;;
         */*) ;;
         *) continue ;;

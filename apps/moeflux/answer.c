@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "app.h"
-#include "base/file.h"
 
 /* ---- a model to talk to ------------------------------------------------------------------------------------------ */
 
@@ -44,22 +43,11 @@ void talker_close(talker *t) {
 }
 
 mf_status talker_save(const talker *t, const char *path, mf_error *err) {
-    size_t size, written;
-    MF__TRY(mf_state_size(t->session, &size, err));
-    void *buf = malloc(size ? size : 1);
-    if (!buf) return mf__fail(err, MF_E_NOMEM, "no memory for a state of %zu bytes", size);
-    mf_status st = mf_state_save(t->session, buf, size, &written, err);
-    if (st == MF_OK) st = mf__file_replace(path, buf, written, err);
-    free(buf);
-    return st;
+    return mf_state_save_file(t->session, path, err);
 }
 
 mf_status talker_load(const talker *t, const char *path, mf_error *err) {
-    mf__map map;
-    MF__TRY(mf__map_open(path, &map, err));
-    mf_status st = mf_state_load(t->session, map.data, map.size, err);
-    mf__map_close(&map);
-    return st == MF_OK ? MF_OK : mf__fail_prefix(err, st, "%s", path);
+    return mf_state_load_file(t->session, path, err);
 }
 
 /* ---- one answer -------------------------------------------------------------------------------------------------- */
