@@ -247,8 +247,9 @@ typedef struct mf_part {
  * chunk take several passes, between which calls of other threads get theirs.
  *
  * Each part ends by itself: one that is refused, cancelled or fails leaves its session as it was and the others alone;
- * one that succeeds has its tokens in its session and the logits it would have got alone, bit for bit. Returns MF_OK
- * when all parts succeeded, else the status of the first that did not, with its reason in err. */
+ * one that succeeds has its tokens in its session and the logits it would have got alone: on the backends cpu and ref
+ * bit for bit, on cuda up to rounding. Returns MF_OK when all parts succeeded, else the status of the first that did
+ * not, with its reason in err. */
 mf_status mf_eval(mf_model *model, mf_part *parts, size_t n_parts, mf_error *err);
 
 /* Evaluates tokens at positions start_pos ... start_pos + n - 1; start_pos must be mf_memory_length(session).
