@@ -129,8 +129,10 @@ mf_status mf__model_store_plan(mf_model *m, const mf_model_options *opt,
                                mf_error *err); /* store_config, all but the budget */
 int64_t mf__model_trunk_bytes(const mf_model *m);
 
-/* engine/model.c: files, config, graphs, backend and layout: what says how large everything is. Nothing is read yet. */
+/* engine/model.c. open_parts: files, config, graphs and backend; nothing is read yet. measure: how large experts,
+ * states and pages are. */
 mf_status mf__model_open_parts(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err);
+mf_status mf__model_measure(mf_model *m, mf_error *err);
 mf_status mf__model_options_check(const mf_model_options *opt, mf_error *err);
 
 /* engine/needs.c. What n_tokens in chunks of n_chunk need; store_config has been planned. */

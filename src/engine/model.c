@@ -215,6 +215,10 @@ mf_status mf__model_open_parts(mf_model *m, const char *dir, const mf_model_opti
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(open_backend(m, opt, err));
     choose_kv(m, opt);
+    return MF_OK;
+}
+
+mf_status mf__model_measure(mf_model *m, mf_error *err) {
     MF__TRY(mf__native_layout(&m->native, &m->bp, &m->layout, err));
     MF__TRY(place_state(m, err));
     return mf__kv_pool_plan(m, err);
@@ -222,7 +226,8 @@ mf_status mf__model_open_parts(mf_model *m, const char *dir, const mf_model_opti
 
 static mf_status open_model(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err) {
     MF__TRY(mf__model_open_parts(m, dir, opt, err));
-    MF__TRY(mf__model_bind(m, err));
+    MF__TRY(mf__model_bind(m, err)); /* first: it knows best what is wrong with tensors */
+    MF__TRY(mf__model_measure(m, err));
     MF__TRY(mf__model_open_stores(m, opt, err));
     if (m->be->host_memory) mf__catalog_hold(m->native.catalog, HOLD_LEAST); /* the store has left room for it */
     MF__TRY(mf__kv_pool_init(m, err));

@@ -45,6 +45,7 @@ mf_status mf_model_memory(const char *dir, const mf_model_options *opt, int64_t 
     mf_model *m = calloc(1, sizeof *m);
     if (!m) return mf__fail(err, MF_E_NOMEM, "no memory for the model");
     mf_status st = mf__model_open_parts(m, dir, opt ? opt : &defaults, err);
+    if (st == MF_OK) st = mf__model_measure(m, err);
     if (st == MF_OK) st = mf__model_store_plan(m, opt ? opt : &defaults, err);
     if (st == MF_OK) st = mf__memory_count(m, n_tokens, n_chunk, out, err);
     mf_model_close(m);
