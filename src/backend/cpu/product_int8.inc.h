@@ -205,8 +205,7 @@ INLINE void add_span(vf *total, vf *part, float x_scale) {
 #define UNIT (WIDTH / 4) /* groups of each whose sums fill a vector */
 #define SUM_GROUPS 256   /* of a row, whose sums are kept until they are added up */
 #define SCALE_GROUPS 64  /* ... and whose scales are */
-#define BLOCK_BYTES 1024 /* of each row, that are read before those of other rows */
-#define AHEAD 2048       /* bytes at least that are prefetched before they are used */
+#define AHEAD 16384      /* bytes at least that are prefetched before they are used */
 
 /* How codes lie in vectors: of nibbles, the low ones are the even columns; a vector has two groups, or one, or part of
  * one. */
@@ -221,21 +220,6 @@ INLINE int layout_cols(layout l) {
 }
 INLINE int layout_bytes(layout l) {
     return CHUNK / 8 * bits_of(l.width) * (l.nibbles ? 2 : 1);
-}
-
-/* Rows are read side by side and prefetched one after the other: a processor follows few streams at once. */
-typedef struct ahead {
-    const uint8_t *p;
-    int64_t run, left, skip; /* bytes of a run, those left of it, and from its end to the next one */
-} ahead;
-
-INLINE void prefetch_run(ahead *a, int bytes) {
-    for (int i = 0; i < bytes; i += MF_CPU_LINE) __builtin_prefetch(a->p + i);
-    a->p += bytes;
-    a->left -= bytes;
-    if (a->left > 0) return;
-    a->p += a->skip;
-    a->left = a->run;
 }
 
 /* The products of a vector of codes with columns c ... of n tokens; n_bytes: of them that there are. */
@@ -277,33 +261,20 @@ INLINE void sum_unit(layout l, const uint8_t *p, const int64_t *rows, int m, con
     }
 }
 
-/* The sums of groups first .. first + m of SIDE rows at p. */
+/* The sums of groups first .. first + m of SIDE rows at p. They are read side by side; rows that follow are prefetched
+ * meanwhile, in the order in which they lie, into the second cache: far enough ahead that memory does not rest while
+ * sums are added up. */
 INLINE void sum_rows(layout l, const mf__tensor *w, const uint8_t *p, const int64_t *rows, int64_t first, int64_t m,
                      const mf__cpu_vec *x, int n, int32_t *out) {
-    int64_t row_bytes = w->n_cols / 8 * bits_of(l.width), group_bytes = w->group / 8 * bits_of(l.width);
-    int64_t unit_bytes = UNIT * group_bytes, block = BLOCK_BYTES / unit_bytes * unit_bytes;
-    int64_t at = first * group_bytes, end = at + m * group_bytes, g = 0;
-    if (block < unit_bytes) block = unit_bytes;
-    while (at < end) {
-        int64_t bytes = end - at < block ? end - at : block, rest = row_bytes - at - bytes;
-        ahead next = {.p = p + at + bytes, .run = bytes, .left = bytes, .skip = row_bytes - bytes};
-        if (rest <= 0) { /* the rows that follow: a block of them, or what comes later where that is little */
-            next.p = p + SIDE * row_bytes + (SIDE * row_bytes < AHEAD ? AHEAD : 0);
-            next.run = next.left = row_bytes < block ? row_bytes : block;
-            next.skip = row_bytes - next.run;
-        }
-        int64_t done = 0;
-        for (; bytes - done >= unit_bytes; done += unit_bytes, g += UNIT) {
-            prefetch_run(&next, (int)(SIDE * unit_bytes));
-            sum_unit(l, p + at + done, rows, UNIT, x, n, (first + g) * w->group, out + g * WIDTH);
-        }
-        if (done < bytes) {
-            int left = (int)((bytes - done) / group_bytes);
-            sum_unit(l, p + at + done, rows, left, x, n, (first + g) * w->group, out + g * WIDTH);
-            g += left;
-        }
-        at += bytes;
+    int64_t side_bytes = SIDE * (w->n_cols / 8) * bits_of(l.width), group_bytes = w->group / 8 * bits_of(l.width);
+    const uint8_t *next = p + (AHEAD + side_bytes - 1) / side_bytes * side_bytes + SIDE * first * group_bytes;
+    p += first * group_bytes;
+    int64_t g = 0;
+    for (; m - g >= UNIT; g += UNIT, p += UNIT * group_bytes, next += SIDE * UNIT * group_bytes) {
+        for (int64_t i = 0; i < SIDE * UNIT * group_bytes; i += MF_CPU_LINE) __builtin_prefetch(next + i, 0, 2);
+        sum_unit(l, p, rows, UNIT, x, n, (first + g) * w->group, out + g * WIDTH);
     }
+    if (g < m) sum_unit(l, p, rows, (int)(m - g), x, n, (first + g) * w->group, out + g * WIDTH);
 }
 
 /* sums [n_groups][WIDTH] of groups first ... of W: added up. */
