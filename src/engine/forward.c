@@ -51,8 +51,8 @@ static mf_status probe_rows(const mf__pass_part *p, const char *name, mf__port p
     const mf_probe *probe = &p->session->opt.probe;
     float *rows = m->ws.probe_rows;
     int32_t cols = m->ws.port_cols[port];
-    const float *from = (const float *)m->ws.ports[port] + (int64_t)at.first * cols;
     if (!probe->fn || !cols || !at.n) return MF_OK;
+    const float *from = (const float *)m->ws.ports[port] + (int64_t)at.first * cols;
     MF__TRY(mf__run_list_submit(m, err));
     MF__TRY(m->be->download(m->be, rows, from, (int64_t)at.n * cols * 4, err));
     for (int64_t i = 0; port == MF_PORT_ROUTE_IDS && i < (int64_t)at.n * cols; i++) {
