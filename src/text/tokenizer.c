@@ -114,8 +114,9 @@ static mf_status encode_piece(encoder *e, const char *piece, size_t size) {
 
 /* The text without its fences. */
 static mf_status take_down_fences(encoder *e, const char **text, size_t *size) {
-    const char *at = *text, *end = at + *size, *fence;
-    if (!e->fence || !(fence = memmem(at, *size, e->fence, 3))) return MF_OK;
+    const char *at = *text, *fence = e->fence && *size ? memmem(at, *size, e->fence, 3) : NULL;
+    if (!fence) return MF_OK;
+    const char *end = at + *size;
     mf__strbuf_clear(&e->unfenced);
     for (; fence; fence = memmem(at, (size_t)(end - at), e->fence, 3)) {
         MF__TRY(mf__strbuf_append(&e->unfenced, at, (size_t)(fence - at), e->err));
