@@ -504,6 +504,7 @@ static void errors_come_up(void **state) {
         assert_int_equal(run_turn(t, 1, all_ids, 8, &err), MF_E_IO);
         assert_string_equal(err.text, "the device does not answer");
         atomic_store(&m.refuse_copies, 0);
+        wait_idle(high); /* a copy that was refused a moment ago would fail whoever asks for it now */
         turn_all(t, &f, 1, all_ids, 8);
 
         atomic_store(&x.mode, 2); /* a drive that does not answer can be left, also for good */
