@@ -1,6 +1,7 @@
 /* What the subcommands share. */
 #include "app.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -112,6 +114,29 @@ int app_finish_output(int code) {
     return APP_FAILED;
 }
 
+/* ---- questions --------------------------------------------------------------------------------------------------- */
+
+bool app_can_ask(void) {
+    return isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+}
+
+bool app_ask(bool otherwise, const char *fmt, ...) {
+    char *line = NULL;
+    size_t capacity = 0;
+    va_list ap;
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputs(otherwise ? " [Y/n] " : " [y/N] ", stderr);
+    fflush(stderr);
+    ssize_t n = getline(&line, &capacity, stdin);
+    char first = n > 0 ? line[strspn(line, " \t")] : '\0';
+    bool yes = n > 0 && (first == 'y' || first == 'Y' || (first == '\n' && otherwise));
+    if (n <= 0) fputc('\n', stderr);
+    free(line);
+    return yes;
+}
+
 /* ---- interrupts ------------------------------------------------------------------------------------------------ */
 
 #define KILLS 3 /* interrupts in a row that end a program which does not answer to one */
@@ -158,20 +183,49 @@ int app_interrupt_code(void) {
     return 128 + (caught ? caught : SIGINT);
 }
 
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+static int64_t bytes_in(const char *dir, int depth) {
+    int64_t n = 0;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        struct stat s;
+        char *path = strcmp(e->d_name, ".") && strcmp(e->d_name, "..") ? mf__path_join(dir, e->d_name) : NULL;
+        if (path && !stat(path, &s)) {
+            if (S_ISREG(s.st_mode)) n += s.st_size;
+            if (S_ISDIR(s.st_mode) && depth > 0) n += bytes_in(path, depth - 1);
+        }
+        free(path);
+    }
+    if (d) closedir(d);
+    return n;
+}
+
+int64_t app_dir_bytes(const char *dir) {
+    return bytes_in(dir, 1);
+}
+
 /* ---- models ---------------------------------------------------------------------------------------------------- */
 
 bool app_path_exists(const char *path) {
     return mf__path_exists(path);
 }
 
-char *app_state_path(const char *name) {
-    char *dir = app_user_path("XDG_STATE_HOME", ".local/state", "");
+bool app_make_folders(const char *path) {
+    char *dir = *path ? strdup(path) : NULL;
     for (char *slash = dir ? strchr(dir + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         mf__dir_make(dir, NULL);
         *slash = '/';
     }
     bool there = dir && mf__dir_make(dir, NULL) == MF_OK;
+    free(dir);
+    return there;
+}
+
+char *app_state_path(const char *name) {
+    char *dir = app_user_path("XDG_STATE_HOME", ".local/state", "");
+    bool there = dir && app_make_folders(dir);
     free(dir);
     return there ? app_user_path("XDG_STATE_HOME", ".local/state", name) : NULL;
 }

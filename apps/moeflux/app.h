@@ -29,6 +29,9 @@ int cmd_schema(int argc, char **argv);
 int cmd_template(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
+int cmd_list(int argc, char **argv);
+int cmd_rm(int argc, char **argv);
+int cmd_where(int argc, char **argv);
 
 /* "moeflux: ..." on standard error. */
 void app_say(const char *fmt, ...) MF__PRINTF(1, 2);
@@ -43,8 +46,17 @@ typedef struct opt_list {
     int n;
 } opt_list;
 
+/* How a command finds its model; see models.h. */
+typedef struct model_find {
+    const char *model;  /* --model: the first word of the command line, where opt_parse puts it */
+    const char *models; /* --models: the folder of models; NULL: the usual one */
+    bool convert;       /* convert without a question what needs it */
+    bool lookup;        /* nothing is run: a checkpoint will do as it is */
+} model_find;
+
 /* Options of every command that evaluates; 0 leaves the choice to the library. */
 typedef struct app_model_options {
+    model_find find;
     const char *backend;
     int64_t threads;
     int64_t n_ctx, n_chunk, io_threads;
@@ -87,9 +99,15 @@ void app_watch_interrupts(void);
 int app_take_interrupt(void); /* the signal's number, which is then forgotten; 0: none came */
 int app_interrupt_code(void); /* 128 + the signal's number */
 
+bool app_make_folders(const char *path); /* the directory and those above it, where they are missing */
+/* A question on a terminal, answered by y or n; `otherwise` where the line is empty. False where nobody can answer. */
+bool app_can_ask(void);
+bool app_ask(bool otherwise, const char *fmt, ...) MF__PRINTF(2, 3);
+
 /* A file in one's own folder $XDG_STATE_HOME/moeflux, which is made when it is missing; malloc'd; NULL: none. */
 char *app_state_path(const char *name);
 
+int64_t app_dir_bytes(const char *dir); /* of the files in it and in its folders, one level deep */
 bool app_path_exists(const char *path);
 bool app_has_file(const char *dir, const char *name);
 

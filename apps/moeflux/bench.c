@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models.h"
 #include "options.h"
 
 void series_add(series *s, double value) {
@@ -125,10 +126,11 @@ int cmd_bench(int argc, char **argv) {
          .kind = OPT_FLAG,
          .value = &opt.profile,
          .help = "time, GB/s and GFLOP/s of each kind of op, beside what this machine can do"},
+        OPT_FIND_ROWS(opt.model.find),
         OPT_MODEL_ROWS(opt.model),
     };
     opt_spec spec = {
-        .usage = "bench DIR [options]",
+        .usage = "bench MODEL [options]",
         .about =
             "Measures prefill and decode speed of the model in DIR, and in the same run how fast this machine reads\n"
             "memory and the drive with the experts: medians and spread, and the share of what these floors allow.\n"
@@ -148,7 +150,11 @@ int cmd_bench(int argc, char **argv) {
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
+    char *dir;
     mf_error err;
+    if (models_ready(&opt.model.find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
     app_catch_interrupts();
-    return measure(words[0], &opt, &err) == MF_OK ? APP_OK : app_fail(&err);
+    int code = measure(dir, &opt, &err) == MF_OK ? APP_OK : app_fail(&err);
+    free(dir);
+    return code;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "models.h"
 #include "options.h"
 
 #define LONG_PROMPT 256                /* tokens */
@@ -265,12 +266,13 @@ int cmd_chat(int argc, char **argv) {
          .help = "let a reasoning model think first (default: as the model does)",
          .choices = switches},
         SAMPLING_ROWS(c.sampling),
+        OPT_FIND_ROWS(c.model.find),
         OPT_MODEL_ROWS(c.model),
     };
     opt_spec spec = {
-        .usage = "chat [DIR] [options]",
+        .usage = "chat [MODEL] [options]",
         .about =
-            "A conversation with the model in DIR (default: the small story model that comes with moeflux).\n"
+            "A conversation with MODEL, a name or a path (default: the small story model that comes with moeflux).\n"
             "Ctrl-C stops an answer and keeps what was said, Ctrl-D leaves. A message of several lines is pasted,\n"
             "or put between \"\"\" and \"\"\", or its lines end in a backslash. /help lists the commands; a message\n"
             "that begins with a slash is written with two. Without a terminal every line of standard input is a\n"
@@ -286,10 +288,9 @@ int cmd_chat(int argc, char **argv) {
     const char *words[OPT_MAX_WORDS] = {NULL};
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
-    if (words[0]) return run(&c, words[0], system, (mf_switch)think);
     char *dir;
     mf_error err;
-    if (app_shipped_model(&dir, &err) != MF_OK) return app_fail(&err);
+    if (models_ready(&c.model.find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
     int code = run(&c, dir, system, (mf_switch)think);
     free(dir);
     return code;

@@ -9,6 +9,7 @@
 
 #include "app.h"
 #include "compare.h"
+#include "models.h"
 #include "options.h"
 #include "weights/safetensors.h"
 
@@ -286,6 +287,7 @@ int cmd_check(int argc, char **argv) {
          .kind = OPT_FLAG,
          .value = &layers,
          .help = "a line for every layer's hidden states, not only for those that differ"},
+        OPT_FIND_ROWS(opt.find),
         OPT_MODEL_ROWS(opt),
     };
     opt_spec spec = {
@@ -306,5 +308,11 @@ int cmd_check(int argc, char **argv) {
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);
     opt.exact = true; /* recorded values are exact ones; rounded activations are for eval to judge */
-    return r == OPT_DONE ? check(words[0], words[1], &opt, layers) : opt_exit(r);
+    if (r != OPT_DONE) return opt_exit(r);
+    char *dir;
+    mf_error err;
+    if (models_ready(&opt.find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
+    int code = check(dir, words[1], &opt, layers);
+    free(dir);
+    return code;
 }

@@ -1,45 +1,28 @@
 /* moeflux convert: from a published checkpoint to a native model directory. */
-#include "convert/convert.h"
-
+#include <stdio.h>
 #include <string.h>
 
-#include "app.h"
+#include "convert/outlook.h"
+#include "convert_run.h"
 #include "options.h"
-#include "progress.h"
 
-typedef struct job {
-    progress bar;
-    bool started;
-    int64_t total;
-} job;
-
-static bool show(void *user, int64_t done, int64_t total) {
-    job *j = user;
-    char have[APP_BYTES_TEXT], all[APP_BYTES_TEXT];
-    if (!j->started && done > 0)
-        app_say("going on where an earlier run stopped: %s of %s are done", app_bytes((double)done, have),
-                app_bytes((double)total, all));
-    if (!j->started) j->bar.base = done;
-    j->started = true;
-    j->total = total;
-    progress_show(&j->bar, done, total);
-    return app_interrupted(NULL);
+/* Without a word about widths: what suits the source. */
+static mf_status choose(const char *src, const char *preset, bool chosen, mf__convert_options *opt, char why[96],
+                        mf_error *err) {
+    *why = '\0';
+    if (preset) snprintf(why, 96, "preset %s", preset);
+    if (preset || chosen) return MF_OK;
+    MF__TRY(mf__outlook_recommend(src, opt, &preset, err));
+    snprintf(why, 96, "preset %s: the source has %s; --preset or --bits chooses otherwise", preset,
+             opt->expert_bits ? "16 bits" : "fewer bits already");
+    return MF_OK;
 }
 
-static int convert(const char *src, const char *dst, mf__convert_options *opt) {
-    job j = {0};
+static int convert(const char *src, const char *dst, mf__convert_options *opt, const char *why) {
     mf_error err;
-    char size[APP_BYTES_TEXT];
-    progress_start(&j.bar, "converting", NULL);
-    opt->progress = show;
-    opt->progress_user = &j;
-    app_catch_interrupts();
-    mf_status st = mf__convert(src, dst, opt, &err);
-    progress_end(&j.bar);
-    if (st == MF_E_CANCELLED) app_say("stopped; %s was not written: %s", dst, err.text);
+    mf_status st = convert_run(src, dst, opt, why, &err);
     if (st != MF_OK) return app_fail(&err);
-    app_say("converted %s to %s (%s read) in %.1f s", src, dst, app_bytes((double)(j.total - j.bar.base), size),
-            app_seconds() - j.bar.start);
+    app_say("next: moeflux run %s \"...\", or moeflux chat %s", dst, dst);
     return APP_OK;
 }
 
@@ -56,7 +39,7 @@ int cmd_convert(int argc, char **argv) {
     width bits = {0}, experts = {0}, trunk = {0}, embed = {0}, head = {0}, router = {0};
     int64_t group = 64, threads = 0;
     const char *preset = NULL;
-    bool verbose = false, also_2bit = false;
+    bool verbose = false, also_2bit = false, dry = false;
     mf__convert_options opt;
     mf__convert_options_init(&opt);
     opt_def defs[] = {
@@ -64,8 +47,8 @@ int cmd_convert(int argc, char **argv) {
          .kind = OPT_STRING,
          .value = &preset,
          .arg = "NAME",
-         .help = "small (all 4 bits), balanced (experts 4, the rest 8) or exact (keep)"},
-        WIDTH_ROW("bits", bits, "experts, trunk, embedding and head: keep (default), 2, 3, 4, 5, 6 or 8"),
+         .help = "small (all 4 bits), balanced (experts 4, the rest 8; default for 16 bits) or exact (keep)"},
+        WIDTH_ROW("bits", bits, "experts, trunk, embedding and head: keep, 2, 3, 4, 5, 6 or 8"),
         WIDTH_ROW("experts", experts, "the routed experts"),
         WIDTH_ROW("trunk", trunk, "everything else but routers, norms and small tensors"),
         WIDTH_ROW("embed", embed, "the embedding table (default: as the trunk)"),
@@ -97,7 +80,11 @@ int cmd_convert(int argc, char **argv) {
          .help = "threads that quantize (default: one per processor)",
          .min = 1,
          .max = 1024},
-        {.name = "verbose", .kind = OPT_FLAG, .value = &verbose, .help = "say what is going on (also -v)"},
+        {.name = "dry-run",
+         .kind = OPT_FLAG,
+         .value = &dry,
+         .help = "show the plan, part by part, and write nothing; DIR may be left out"},
+        {.name = "verbose", .letter = 'v', .kind = OPT_FLAG, .value = &verbose, .help = "say what is going on"},
     };
     opt_spec spec = {
         .usage = "convert CHECKPOINT DIR [options]",
@@ -106,19 +93,25 @@ int cmd_convert(int argc, char **argv) {
             "first one of a split model) and writes the model directory DIR,\n"
             "which must not exist. It is complete afterwards, or absent. A conversion that was interrupted leaves\n"
             "DIR.partial, and the same command goes on from there. DIR/conversion.json tells the error of every\n"
-            "tensor that was quantized.",
+            "tensor that was quantized. Where no option says otherwise, a source with 16 bits gets --preset\n"
+            "balanced, and one that is quantized already is kept as it is.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
-        .min_words = 2,
+        .min_words = 1,
         .max_words = 2,
-        .examples = "  moeflux convert Qwen3.6-35B-A3B qwen --preset balanced\n"
+        .examples = "  moeflux convert Qwen3.6-35B-A3B --dry-run\n"
+                    "  moeflux convert Qwen3.6-35B-A3B qwen\n"
                     "  moeflux convert Qwen3.6-35B-A3B qwen --experts 4 --trunk 8 --embed 4\n"
                     "  moeflux convert Qwen3.6-35B-A3B-MLX-4bit qwen-mlx --bits keep\n"
                     "  moeflux convert Qwen3.6-35B-A3B-Q8_0.gguf qwen --experts 4 --trunk 8\n",
     };
-    const char *words[OPT_MAX_WORDS];
+    const char *words[OPT_MAX_WORDS] = {NULL};
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
+    if (!words[1] && !dry) {
+        app_say("1 argument is missing: the new directory. --dry-run alone needs none");
+        return APP_USAGE;
+    }
     if (also_2bit) {
         app_say("--also-2bit would write a second set of experts, and nothing reads one yet; leave it out, or convert "
                 "into another directory with --experts 2");
@@ -142,5 +135,10 @@ int cmd_convert(int argc, char **argv) {
     opt.n_threads = (int)threads;
     app_check_threads(threads);
     opt.log = app_log(verbose);
-    return convert(words[0], words[1], &opt);
+    bool chosen = bits.given || experts.given || trunk.given || embed.given || head.given || router.given;
+    char why[96];
+    mf_error err;
+    mf_status st = choose(words[0], preset, chosen, &opt, why, &err);
+    if (st == MF_OK && dry) st = convert_show_plan(words[0], &opt, why, &err);
+    return st != MF_OK ? app_fail(&err) : dry ? APP_OK : convert(words[0], words[1], &opt, why);
 }

@@ -11,6 +11,7 @@
 #include "app.h"
 #include "base/file.h"
 #include "documents.h"
+#include "models.h"
 #include "options.h"
 #include "progress.h"
 #include "text/tokenizer.h"
@@ -189,10 +190,11 @@ int cmd_eval(int argc, char **argv) {
          .value = &opt.json,
          .arg = "FILE",
          .help = "also write token ids and the sum for every document"},
+        OPT_FIND_ROWS(opt.model.find),
         OPT_MODEL_ROWS(opt.model),
     };
     opt_spec spec = {
-        .usage = "eval DIR FILE [options]",
+        .usage = "eval MODEL FILE [options]",
         .about =
             "The mean negative log-likelihood (in nats) that the model gives to the tokens of FILE. Documents are\n"
             "separated by a line <|endoftext|>; each is scored alone.",
@@ -205,5 +207,11 @@ int cmd_eval(int argc, char **argv) {
     };
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);
-    return r == OPT_DONE ? eval(words[0], words[1], &opt) : opt_exit(r);
+    if (r != OPT_DONE) return opt_exit(r);
+    char *dir;
+    mf_error err;
+    if (models_ready(&opt.model.find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
+    int code = eval(dir, words[1], &opt);
+    free(dir);
+    return code;
 }

@@ -7,6 +7,7 @@
 #include "app.h"
 #include "convert/survey.h"
 #include "inspect_cpu.h"
+#include "models.h"
 #include "options.h"
 
 /* ---- hyper-parameters ------------------------------------------------------------------------------------------ */
@@ -189,6 +190,7 @@ static int inspect_model(const char *dir, bool graphs) {
 
 int cmd_inspect(int argc, char **argv) {
     bool graphs = false, cpu = false;
+    model_find find = {.lookup = true};
     opt_def defs[] = {
         {.name = "graph",
          .kind = OPT_FLAG,
@@ -198,10 +200,12 @@ int cmd_inspect(int argc, char **argv) {
          .kind = OPT_FLAG,
          .value = &cpu,
          .help = "what this machine's processor and memory are, and which kernels it gets"},
+        OPT_FIND_ROWS(find),
     };
     opt_spec spec = {
-        .usage = "inspect [DIR] [options]",
-        .about = "Says what the checkpoint or model in DIR is made of, how large its parts are, how much memory it\n"
+        .usage = "inspect [MODEL] [options]",
+        .about = "Says what MODEL, a name, a model directory or a checkpoint, is made of, how large its parts are, how "
+                 "much memory it\n"
                  "wants, and what about it is wrong or not supported. Exit code 1 when anything is. DIR may be left\n"
                  "out with --cpu.",
         .defs = defs,
@@ -216,10 +220,15 @@ int cmd_inspect(int argc, char **argv) {
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
     if (!words[0] && !cpu) {
-        app_say("inspect what? 1 argument is missing: DIR, or --cpu. Help: moeflux inspect --help");
+        app_say("inspect what? 1 argument is missing: MODEL, or --cpu. Help: moeflux inspect --help");
         return APP_USAGE;
     }
     if (cpu && inspect_cpu(&err) != MF_OK) return app_fail(&err);
-    if (cpu && words[0]) printf("\n");
-    return words[0] ? inspect_model(words[0], graphs) : APP_OK;
+    if (!words[0]) return APP_OK;
+    if (cpu) printf("\n");
+    char *dir;
+    if (models_find(&find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
+    int code = inspect_model(dir, graphs);
+    free(dir);
+    return code;
 }

@@ -32,6 +32,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .choices = kv,
          .help = "how keys and values are kept: f16 (default; f32 with --exact), f32, int8"},
         {.name = "threads",
+         .letter = 't',
          .kind = OPT_INT,
          .value = &m->threads,
          .arg = "N",
@@ -40,6 +41,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .max = 1024},
         {.name = "pin", .kind = OPT_FLAG, .value = &m->pin, .help = "tie each compute thread to a core of its own"},
         {.name = "ctx",
+         .letter = 'c',
          .kind = OPT_COUNT,
          .value = &m->n_ctx,
          .arg = "N",
@@ -114,7 +116,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .value = &m->log_routing,
          .arg = "FILE",
          .help = "write there how many tokens went to which expert, layer by layer, as JSON lines"},
-        {.name = "verbose", .kind = OPT_FLAG, .value = &m->verbose, .help = "say what is going on (also -v)"},
+        {.name = "verbose", .letter = 'v', .kind = OPT_FLAG, .value = &m->verbose, .help = "say what is going on"},
         /* PROMPT_ROWS */
         {.name = "cache-dir",
          .kind = OPT_STRING,
@@ -137,16 +139,6 @@ void app_session_options(const app_model_options *opt, mf_session_options *out) 
     out->n_ctx = (int32_t)opt->n_ctx;
     out->n_chunk = (int32_t)opt->n_chunk;
     out->cancel = app_interrupted;
-}
-
-/* A published checkpoint given where a native directory is wanted deserves a better answer than "file missing". */
-static mf_status refuse_checkpoint(const char *dir, mf_error *err) {
-    if (app_has_file(dir, "model_weights.json")) return MF_OK;
-    if (!app_has_file(dir, "model.safetensors") && !app_has_file(dir, "model.safetensors.index.json")) return MF_OK;
-    return mf__fail(err, MF_E_UNSUPPORTED,
-                    "%s is a checkpoint that has not been converted (no model_weights.json); "
-                    "first run: moeflux convert %s NEW_DIR",
-                    dir, dir);
 }
 
 char *app_user_path(const char *xdg, const char *fallback, const char *name) {
@@ -214,7 +206,6 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mo.log = app_log(opt->verbose);
     *out = NULL;
     MF__TRY(check_options(opt, err));
-    MF__TRY(refuse_checkpoint(dir, err));
     MF__TRY(routing_start(opt, &mo.routes, err));
     if (!mo.routes.fn) mo.routes = opt->routes;
     char *cache = app_user_path("XDG_CACHE_HOME", ".cache", ""); /* speeds of drives */

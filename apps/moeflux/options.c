@@ -54,7 +54,8 @@ static void print_help(const opt_spec *spec) {
     for (int i = 0; i < spec->n_defs; i++) {
         const opt_def *d = &spec->defs[i];
         char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", d->name, d->arg ? " " : "", d->arg ? d->arg : "");
+        snprintf(left, sizeof left, "%s%.1s%s--%s%s%s", d->letter ? "-" : "", d->letter ? &d->letter : "",
+                 d->letter ? ", " : "", d->name, d->arg ? " " : "", d->arg ? d->arg : "");
         printf("  %-23s %s\n", left, d->help);
     }
     if (spec->examples) printf("\nexamples:\n%s", spec->examples);
@@ -171,7 +172,8 @@ static opt_result set_value(const opt_def *d, const char *text) {
     if (d->given) *d->given = true;
     switch (d->kind) {
     case OPT_FLAG: *(bool *)d->value = true; return OPT_DONE;
-    case OPT_STRING: *(const char **)d->value = text; return OPT_DONE;
+    case OPT_STRING:
+    case OPT_WORD: *(const char **)d->value = text; return OPT_DONE;
     case OPT_SEED: return set_seed(d, text);
     case OPT_BITS: return set_bits(d, text);
     case OPT_SIZE: return set_size(d, text);
@@ -228,15 +230,27 @@ static opt_result long_option(const opt_spec *spec, int argc, char **argv, int *
     return set_value(d, argv[++*i]);
 }
 
-static opt_result short_option(const opt_spec *spec, const char *text) {
-    const opt_def *verbose = find(spec, "verbose", 7);
+/* -n 5, -n5 or a flag; at argv[*i], may take the next one too. */
+static opt_result short_option(const opt_spec *spec, int argc, char **argv, int *i) {
+    const char *text = argv[*i];
+    const opt_def *d = NULL;
     if (!strcmp(text, "-h")) {
         print_help(spec);
         return OPT_HELP;
     }
-    if (!strcmp(text, "-v") && verbose) return set_value(verbose, NULL);
-    app_say("unknown option %s (options have two dashes; -- ends them)", text);
-    return bad_usage(spec);
+    for (int k = 0; k < spec->n_defs && !d; k++)
+        if (spec->defs[k].letter && spec->defs[k].letter == text[1]) d = &spec->defs[k];
+    if (!d || (d->kind == OPT_FLAG && text[2])) {
+        app_say("unknown option %s (most options have two dashes; -- ends them)", text);
+        return bad_usage(spec);
+    }
+    if (d->kind == OPT_FLAG) return set_value(d, NULL);
+    if (text[2]) return set_value(d, text + 2);
+    if (*i + 1 >= argc) {
+        app_say("-%c needs a value: -%c %s", d->letter, d->letter, d->arg ? d->arg : "VALUE");
+        return OPT_BAD;
+    }
+    return set_value(d, argv[++*i]);
 }
 
 /* The rows, with those of groups in their places. */
@@ -269,13 +283,24 @@ static opt_result parse(const opt_spec *spec, int argc, char **argv, const char 
         else if (options && !strncmp(argv[i], "--", 2))
             r = long_option(spec, argc, argv, &i);
         else if (options && argv[i][0] == '-' && argv[i][1])
-            r = short_option(spec, argv[i]);
+            r = short_option(spec, argc, argv, &i);
         else if (n_words == spec->max_words) {
             app_say("one argument too many: \"%s\"", argv[i]);
             return bad_usage(spec);
         } else
             words[n_words++] = argv[i];
         if (r != OPT_DONE) return r;
+    }
+    for (int i = 0; i < spec->n_defs; i++) {
+        const char *first = spec->defs[i].kind == OPT_WORD ? *(const char **)spec->defs[i].value : NULL;
+        if (!first) continue;
+        if (n_words == spec->max_words) {
+            app_say("one argument too many: --%s is \"%s\", and there is also \"%s\"", spec->defs[i].name, first,
+                    words[n_words - 1]);
+            return bad_usage(spec);
+        }
+        memmove(words + 1, words, (size_t)n_words++ * sizeof *words);
+        words[0] = first;
     }
     if (n_words < spec->min_words) {
         app_say("%d argument%s missing", spec->min_words - n_words, spec->min_words - n_words > 1 ? "s are" : " is");

@@ -15,11 +15,13 @@ typedef enum opt_kind {
     OPT_SIZE,   /* int64_t bytes, written 6G, 512M, 1.5T or 123456 */
     OPT_CHOICE, /* int: the place of the word in `choices` */
     OPT_LIST,   /* opt_list: the option may be given several times */
+    OPT_WORD,   /* const char *: the first word of the command line, by name */
     OPT_GROUP,  /* stands for the rows that `group` makes for value, but for names that earlier rows have */
 } opt_kind;
 
 typedef struct opt_def {
     const char *name; /* without the dashes */
+    char letter;      /* also -n; 0: none */
     opt_kind kind;
     void *value;      /* where it goes, of the kind's type; keeps its default unless the option is given */
     const char *arg;  /* what the help calls the value */

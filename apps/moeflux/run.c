@@ -8,6 +8,7 @@
 
 #include "answer.h"
 #include "app.h"
+#include "models.h"
 #include "options.h"
 #include "screen.h"
 
@@ -206,6 +207,7 @@ int cmd_run(int argc, char **argv) {
     sampling_init(&opt.sampling, 256);
     opt_def defs[] = {
         {.name = "prompt",
+         .letter = 'p',
          .kind = OPT_STRING,
          .value = &opt.prompt,
          .arg = "TEXT",
@@ -238,20 +240,24 @@ int cmd_run(int argc, char **argv) {
          .arg = "FILE",
          .help = "write there which experts every token went to (bench --trace FILE replays it)"},
         SAMPLING_ROWS(opt.sampling),
+        OPT_FIND_ROWS(opt.model.find),
         OPT_MODEL_ROWS(opt.model),
     };
     opt_spec spec = {
-        .usage = "run [DIR] [--prompt TEXT] [options]",
-        .about = "Generates text with the model in DIR (default: the small story model that comes with moeflux).\n"
-                 "Without --prompt, a text that is piped in is the prompt; else \"" OPENING "\" is continued.\n"
-                 "A prompt is put to the model in its own chat format; with --raw, or when the model has none, it is\n"
-                 "continued instead.\n"
-                 "The text goes to standard output, everything else to standard error.",
+        .usage = "run [MODEL] [PROMPT] [options]",
+        .about =
+            "Generates text with MODEL (default: the small story model that comes with moeflux): a name that\n"
+            "moeflux list shows, a model directory, a checkpoint or a GGUF file; the last two are converted once.\n"
+            "Without a prompt, a text that is piped in is the prompt; else \"" OPENING "\" is continued.\n"
+            "A prompt is put to the model in its own chat format; with --raw, or when the model has none, it is\n"
+            "continued instead.\n"
+            "The text goes to standard output, everything else to standard error.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
-        .max_words = 1,
+        .max_words = 2,
         .examples = "  moeflux run\n"
                     "  moeflux run --prompt \"Tell me a story about a dragon and a cake.\"\n"
+                    "  moeflux run qwen \"Why is the sky blue?\"\n"
                     "  moeflux run --raw --prompt \"The king had three sons\" --tokens 100 --seed 7\n"
                     "  moeflux run qwen --temperature 0 < question.txt\n"
                     "  moeflux run qwen --prompt \"A person, as JSON.\" --json-schema person.json --think off\n",
@@ -259,10 +265,14 @@ int cmd_run(int argc, char **argv) {
     const char *words[OPT_MAX_WORDS] = {NULL};
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
-    if (words[0]) return run(words[0], &opt);
+    if (words[1] && opt.prompt) {
+        app_say("--prompt is given, and behind the model there is another one: \"%s\"", words[1]);
+        return APP_USAGE;
+    }
+    if (words[1]) opt.prompt = words[1];
     char *dir;
     mf_error err;
-    if (app_shipped_model(&dir, &err) != MF_OK) return app_fail(&err);
+    if (models_ready(&opt.model.find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
     int code = run(dir, &opt);
     free(dir);
     return code;

@@ -12,6 +12,7 @@
 
 #include "app.h"
 #include "base/file.h"
+#include "models.h"
 #include "options.h"
 #include "server.h"
 
@@ -289,10 +290,11 @@ int cmd_serve(int argc, char **argv) {
          .help = "the same as --piece",
          .min = 16,
          .max = 8192},
+        OPT_FIND_ROWS(o.model.find),
         OPT_MODEL_ROWS(o.model),
     };
     opt_spec spec = {
-        .usage = "serve [DIR] [options]",
+        .usage = "serve [MODEL] [options]",
         .about =
             "Serves the model over HTTP, for clients of OpenAI and Anthropic, with a page to talk to at /.\n"
             "Answers are made side by side; prompts that begin alike are read once. SIGTERM ends it in good order.",
@@ -307,11 +309,11 @@ int cmd_serve(int argc, char **argv) {
     const char *words[OPT_MAX_WORDS] = {0};
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
-    char *shipped = NULL;
+    char *dir = NULL;
     mf_error err;
     o.model.prompt_cache_ram = o.cache;
-    mf_status st = words[0] ? MF_OK : app_shipped_model(&shipped, &err);
-    if (st == MF_OK) st = serve(&o, words[0] ? words[0] : shipped, &err);
-    free(shipped);
+    mf_status st = models_ready(&o.model.find, words[0], &dir, &err);
+    if (st == MF_OK) st = serve(&o, dir, &err);
+    free(dir);
     return st == MF_OK ? APP_OK : app_fail(&err);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "app.h"
+#include "models.h"
 #include "options.h"
 #include "text/chat.h"
 
@@ -62,6 +63,7 @@ static int whole_input(const mf__chat *f, bool plain) {
 
 int cmd_template(int argc, char **argv) {
     bool jsonl = false, plain = false;
+    model_find find = {.lookup = true};
     opt_def defs[] = {
         {.name = "jsonl",
          .kind = OPT_FLAG,
@@ -71,9 +73,10 @@ int cmd_template(int argc, char **argv) {
          .kind = OPT_FLAG,
          .value = &plain,
          .help = "print the text as it is instead of {\"text\":...}"},
+        OPT_FIND_ROWS(find),
     };
     opt_spec spec = {
-        .usage = "template DIR_OR_JINJA_FILE [options] < REQUEST",
+        .usage = "template MODEL_OR_JINJA_FILE [options] < REQUEST",
         .about = "Applies a model's chat template to a request, a JSON object: \"messages\", and perhaps \"tools\",\n"
                  "\"add_generation_prompt\" and \"extra\" (more variables). Writes {\"text\":...}, or {\"error\":...}\n"
                  "when the template refuses the request.",
@@ -91,11 +94,14 @@ int cmd_template(int argc, char **argv) {
     if (r != OPT_DONE) return opt_exit(r);
     mf__chat f;
     mf_error err;
-    mf_status st = mf__chat_open(words[0], NULL, &f, &err);
+    char *path;
+    if (models_find(&find, words[0], &path, &err) != MF_OK) return app_fail(&err);
+    mf_status st = mf__chat_open(path, NULL, &f, &err);
     if (st == MF_OK && !f.jinja)
         st = mf__fail(&err, MF_E_NOT_FOUND,
                       "%s has no chat template: neither chat_template.jinja nor chat_template in tokenizer_config.json",
-                      words[0]);
+                      path);
+    free(path);
     int code = st != MF_OK ? app_fail(&err) : jsonl ? all_lines(&f, plain) : whole_input(&f, plain);
     mf__chat_close(&f);
     return code;

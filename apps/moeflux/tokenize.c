@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "app.h"
+#include "models.h"
 #include "options.h"
 #include "text/tokenizer.h"
 
@@ -130,6 +131,7 @@ static mf_status plain_decode(const mf__tokenizer *tok, const mf__strbuf *in, mf
 
 int cmd_tokenize(int argc, char **argv) {
     bool to_text = false, jsonl = false, no_special = false;
+    model_find find = {.lookup = true};
     opt_def defs[] = {
         {.name = "decode", .kind = OPT_FLAG, .value = &to_text, .help = "from ids to text"},
         {.name = "jsonl", .kind = OPT_FLAG, .value = &jsonl, .help = "one JSON object per line in, one out"},
@@ -137,9 +139,10 @@ int cmd_tokenize(int argc, char **argv) {
          .kind = OPT_FLAG,
          .value = &no_special,
          .help = "markers such as <|im_end|> in the text are plain text"},
+        OPT_FIND_ROWS(find),
     };
     opt_spec spec = {
-        .usage = "tokenize DIR_OR_TOKENIZER_JSON [options] < INPUT",
+        .usage = "tokenize MODEL_OR_TOKENIZER_JSON [options] < INPUT",
         .about = "Reads a text from standard input and prints its token ids on one line, or the other way round.\n"
                  "With --jsonl: {\"text\":..., \"special\":true|false} gives {\"ids\":...}, {\"ids\":...} gives "
                  "{\"text\":...}.",
@@ -161,7 +164,10 @@ int cmd_tokenize(int argc, char **argv) {
     mf__tokenizer *tok = NULL;
     mf__strbuf in = {0};
     mf_error err;
-    mf_status st = mf__tokenizer_open(words[0], &tok, &err);
+    char *path = NULL;
+    mf_status st = models_find(&find, words[0], &path, &err);
+    if (st == MF_OK) st = mf__tokenizer_open(path, &tok, &err);
+    free(path);
     if (st == MF_OK && jsonl)
         st = all_lines(tok, to_text, &err);
     else if (st == MF_OK && (st = app_read_stdin(&in, &err)) == MF_OK)

@@ -1,7 +1,10 @@
 /* moeflux verify: is a model directory still what was written? */
 #include "convert/verify.h"
 
+#include <stdlib.h>
+
 #include "app.h"
+#include "models.h"
 #include "options.h"
 #include "progress.h"
 
@@ -38,6 +41,7 @@ static int verify(const char *dir, const char *source, mf__verify_options *opt) 
 int cmd_verify(int argc, char **argv) {
     const char *source = NULL;
     int64_t threads = 0;
+    model_find find = {.lookup = true};
     opt_def defs[] = {
         {.name = "against",
          .kind = OPT_STRING,
@@ -51,11 +55,13 @@ int cmd_verify(int argc, char **argv) {
          .help = "threads (default: as many as the disk and the processors like)",
          .min = 1,
          .max = 1024},
+        OPT_FIND_ROWS(find),
     };
     opt_spec spec = {
-        .usage = "verify DIR [options]",
-        .about = "Reads everything in the model directory DIR and compares it with the checksums that convert wrote.\n"
-                 "Names the first tensor, expert or file that is not as it was.",
+        .usage = "verify MODEL [options]",
+        .about =
+            "Reads everything of MODEL (a name or a directory) and compares it with the checksums that convert wrote.\n"
+            "Names the first tensor, expert or file that is not as it was.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
         .min_words = 1,
@@ -68,5 +74,10 @@ int cmd_verify(int argc, char **argv) {
     if (r != OPT_DONE) return opt_exit(r);
     app_check_threads(threads);
     mf__verify_options opt = {.n_threads = (int)threads};
-    return verify(words[0], source, &opt);
+    char *dir;
+    mf_error err;
+    if (models_find(&find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
+    int code = verify(dir, source, &opt);
+    free(dir);
+    return code;
 }

@@ -96,13 +96,13 @@ mf_status mf__plan_options_parse(const json_t *obj, const char *where, mf__conve
 /* ---- forms ---- */
 
 /* Routers decide which experts run: a small error there changes everything, and they cost next to nothing. */
-static bool is_router(const char *name) {
+bool mf__plan_is_router(const char *name) {
     return mf__text_ends_with(name, ".mlp.gate.weight") || mf__text_ends_with(name, ".shared_expert_gate.weight") ||
            mf__text_ends_with(name, ".router.weight") || mf__text_ends_with(name, ".block_sparse_moe.gate.weight");
 }
 
 static int bits_of(const mf__convert_options *opt, const char *name) {
-    if (is_router(name)) return opt->router_bits;
+    if (mf__plan_is_router(name)) return opt->router_bits;
     if (!strcmp(name, "model.embed_tokens.weight")) return opt->embed_bits;
     if (!strcmp(name, "lm_head.weight")) return opt->head_bits;
     return opt->trunk_bits;

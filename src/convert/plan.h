@@ -42,6 +42,7 @@ typedef struct mf__plan {
 mf_status mf__plan_make(const char *src, const mf__convert_options *opt, mf__plan *plan, mf_error *err);
 void mf__plan_close(mf__plan *plan);
 bool mf__plan_layer_has_experts(const mf__plan *plan, int layer);
+bool mf__plan_is_router(const char *name); /* or the gate of a shared expert */
 /* "experts 4, trunk 8, ..., groups of 64" */
 void mf__plan_options_text(const mf__convert_options *opt, char text[160]);
 json_t *mf__plan_options_json(const mf__convert_options *opt);

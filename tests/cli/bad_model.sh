@@ -1,7 +1,7 @@
 #!/bin/sh
 # Model directories that cannot be opened or used.
 . "$(dirname "$0")/lib.sh"
-"$moeflux" convert "$golden/qwen3_5_moe" good 2>/dev/null || exit 1
+"$moeflux" convert "$golden/qwen3_5_moe" good --bits keep 2>/dev/null || exit 1
 
 opens_not() { # NAME TEXT...: run ./m fails, and inspect says why, whatever else it may have to say
     first=$1
@@ -48,7 +48,7 @@ copy_of good m && printf '{"eos_token_id": 100000}' >m/generation_config.json
 opens_not "an end token outside the vocabulary" generation_config.json eos_token_id
 
 printf 'GGUF and more' >model.gguf
-fails "a GGUF file" model.gguf "Convert it first" -- "$moeflux" run model.gguf
+fails "a GGUF file that is none" model.gguf "GGUF version" -- "$moeflux" run model.gguf
 
 fails "no tokenizer" tokenizer.json -- "$moeflux" run good
 wrong "an unknown backend" frobnicate "$moeflux" run good --backend frobnicate

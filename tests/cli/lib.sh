@@ -2,10 +2,12 @@
 # Each expectation prints a line; the script ends with finish.
 set -u
 export LC_ALL=C
+unset MOEFLUX_MODELS
 moeflux=$1 golden=$2 stories=$3 work=$4 shrink=$5
 rm -rf "$work"
 mkdir -p "$work"
 cd "$work" || exit 1
+export XDG_DATA_HOME="$work/data" # no test sees the models of whoever runs it
 n_ok=0 n_bad=0
 # The model that is meant when none is named, found from here wherever the program was built.
 mkdir -p models && ln -sfn "$stories" models/stories-moe

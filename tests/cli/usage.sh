@@ -11,7 +11,7 @@ helps() { # NAME TEXT COMMAND...
 helps "help" "commands:" "$moeflux" help
 helps "--help" "commands:" "$moeflux" --help
 helps "--version" "moeflux 0." "$moeflux" --version
-for command in run chat convert inspect check eval bench tokenize template; do
+for command in run chat list rm where convert inspect check eval bench tokenize template; do
     helps "$command --help" "examples:" "$moeflux" $command --help
     helps "help $command" "usage: moeflux $command" "$moeflux" help $command
 done
@@ -52,9 +52,10 @@ wrong "io on bench" "expected auto, mmap, pread or uring" "$moeflux" bench some 
 wrong "policy" "expected horizons, lfu or lru" "$moeflux" run --policy fifo
 wrong "chunk" "a whole number from 1 to 8192" "$moeflux" check a b --chunk 9000
 wrong "flag with a value" "--raw takes no value" "$moeflux" run --raw=yes
-wrong "too many words" "one argument too many" "$moeflux" run one two
-wrong "too few words" "2 arguments are missing" "$moeflux" convert
-wrong "inspect nothing" "1 argument is missing: DIR, or --cpu" "$moeflux" inspect
+wrong "too many words" "one argument too many" "$moeflux" run one two three
+wrong "a model and one more" "one argument too many" "$moeflux" chat -m one two
+wrong "too few words" "2 arguments are missing" "$moeflux" eval
+wrong "inspect nothing" "1 argument is missing: MODEL, or --cpu" "$moeflux" inspect
 wrong "one too few" "1 argument is missing" "$moeflux" convert somewhere
 wrong "bits" "keep, 2, 3, 4, 5, 6 or 8" "$moeflux" convert a b --bits 7
 wrong "second set" "--experts 2" "$moeflux" convert a b --also-2bit
