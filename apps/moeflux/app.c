@@ -19,12 +19,26 @@
 
 /* ---- messages -------------------------------------------------------------------------------------------------- */
 
-void app_say(const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
+bool app_quiet;
+
+static void say(const char *fmt, va_list ap) {
     fputs("moeflux: ", stderr);
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
+}
+
+void app_say(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    say(fmt, ap);
+    va_end(ap);
+}
+
+void app_note(const char *fmt, ...) {
+    va_list ap;
+    if (app_quiet) return;
+    va_start(ap, fmt);
+    say(fmt, ap);
     va_end(ap);
 }
 

@@ -35,6 +35,10 @@ int cmd_where(int argc, char **argv);
 
 /* "moeflux: ..." on standard error. */
 void app_say(const char *fmt, ...) MF__PRINTF(1, 2);
+/* The same for what is good to know and no more: not with --quiet, which every command has. */
+void app_note(const char *fmt, ...) MF__PRINTF(1, 2);
+extern bool app_quiet;
+void app_print_version(void);
 /* The same for an error of the library; returns the exit code that fits it: APP_USAGE where an option is not valid,
  * which is then called by its name on the command line. */
 int app_fail(const mf_error *err);

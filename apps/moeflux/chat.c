@@ -103,6 +103,7 @@ static mf_status on_event(void *user, const mf_event *event) {
 
 static void status_line(const chat *c, const answer *a) {
     char text[ANSWER_TEXT];
+    if (app_quiet) return;
     answer_describe(a, text);
     chat_note(c, "[%s; %s; context %lld of %d]", text, a->stopped, (long long)mf_memory_length(c->talker.session),
               c->talker.n_ctx);
@@ -134,7 +135,9 @@ static void take_back(chat *c) {
 
 /* Nothing more can be said in this context; what can be done about it. */
 static void offer_ways_out(const chat *c) {
-    chat_note(c, "the context of %d tokens is full: /undo takes the last turn back, /reset begins anew%s",
+    chat_note(c,
+              "the context of %d tokens is full: /forget drops the oldest turn, /undo takes the last one back, "
+              "/reset begins anew%s",
               c->talker.n_ctx, c->talker.n_ctx < c->talker.info->n_ctx ? ", and a larger --ctx has more room" : "");
 }
 
@@ -214,7 +217,7 @@ static mf_status prepare(chat *c, const char *dir, const char *system, mf_error 
     if (c->file && app_path_exists(c->file)) MF__TRY(chat_load(c, c->file, err));
     if (system) MF__TRY(conversation_set_system(&c->talk, system, err));
     char *history = c->terminal ? app_state_path("chat_history") : NULL;
-    c->in = lines_open(c->terminal, history);
+    c->in = lines_open(c->terminal, history, chat_completion);
     free(history);
     return c->in ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for lines");
 }
@@ -229,7 +232,7 @@ static int run(chat *c, const char *dir, const char *system, mf_switch think) {
     if (st == MF_OK) st = prepare(c, dir, system, &err);
     int code = APP_OK;
     if (st == MF_OK) {
-        if (c->terminal)
+        if (c->terminal && !app_quiet)
             chat_note(c, "%s (%s), context %d. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.",
                       c->talker.info->name, c->talker.info->family, c->talker.n_ctx);
         if (conversation_turns(&c->talk)) chat_note(c, "%zu messages so far", conversation_turns(&c->talk));

@@ -36,5 +36,6 @@ mf_status chat_load(chat *c, const char *path, mf_error *err);
 
 /* A line that begins with '/'. */
 void chat_command(chat *c, const char *line);
+const char *chat_completion(int i); /* what Tab may complete a line to, one after the other; NULL ends */
 
 #endif

@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "chat.h"
+#include "hints.h"
 #include "options.h"
 
 typedef struct command {
-    const char *name, *arg, *help;
+    const char *name, *also, *arg, *help;  /* also: other names, separated by spaces */
     void (*run)(chat *c, const char *arg); /* arg: what follows the name, "" when nothing does */
 } command;
 
@@ -20,7 +21,7 @@ static void cmd_help(chat *c, const char *arg) {
     for (int i = 0; i < n; i++) {
         char left[32];
         snprintf(left, sizeof left, "/%s %s", all[i].name, all[i].arg);
-        chat_note(c, "%-16s %s", left, all[i].help);
+        chat_note(c, "%-16s %s%s%s", left, all[i].help, *all[i].also ? "; also /" : "", all[i].also);
     }
     chat_note(c, "//...            a message that begins with a slash");
     chat_note(c,
@@ -163,27 +164,106 @@ static void cmd_stats(chat *c, const char *arg) {
     say_predictor(c, "the next router", &s.predictors[MF_PREDICTOR_NEXT_ROUTER]);
 }
 
+/* The oldest turns: room in a context that is full. */
+static void cmd_forget(chat *c, const char *arg) {
+    char *end;
+    long wanted = *arg ? strtol(arg, &end, 10) : 1, n = 0;
+    if (*arg && (*end || wanted < 1)) {
+        chat_note(c, "forget how many of the oldest turns? \"%s\" is no number from 1 on", arg);
+        return;
+    }
+    while (n < wanted && conversation_forget(&c->talk)) n++;
+    chat_note(c,
+              n == 1 ? "the oldest turn is forgotten"
+              : n    ? "the %ld oldest turns are forgotten"
+                     : "there are no turns%.0ld",
+              n);
+}
+
+static const char *const SETTINGS[] = {
+    "temperature",      "top-k",          "top-p",  "min-p", "typical", "repetition-penalty", "frequency-penalty",
+    "presence-penalty", "penalty-window", "tokens", "seed"};
+
+static void show_settings(const chat *c) {
+    const sampling_options *s = &c->sampling;
+    chat_note(c, "temperature %g, top-k %lld, top-p %g, min-p %g, typical %g, seed %llu", s->temperature,
+              (long long)s->top_k, s->top_p, s->min_p, s->typical, (unsigned long long)s->seed);
+    chat_note(c, "repetition-penalty %g, frequency-penalty %g, presence-penalty %g, penalty-window %lld, tokens %lld",
+              s->repetition, s->frequency, s->presence, (long long)s->window, (long long)s->n_tokens);
+}
+
+/* /set temperature 0.5; "parameter" before it, and underscores, as others have it. */
+static void cmd_set(chat *c, const char *arg) {
+    char name[32] = "", value[64] = "";
+    const opt_def group = SAMPLING_ROWS(c->sampling);
+    if (!strncmp(arg, "parameter ", 10)) arg += 10;
+    if (!*arg) {
+        show_settings(c);
+        return;
+    }
+    int n = sscanf(arg, "%31[^ =] %*[=] %63s", name, value);
+    if (n < 2) n = sscanf(arg, "%31[^ =] %63s", name, value);
+    for (char *p = name; *p; p++)
+        if (*p == '_') *p = '-';
+    for (size_t i = 0; i < MF__COUNT(SETTINGS); i++) {
+        if (strcmp(SETTINGS[i], name)) continue;
+        if (n == 2 && opt_set(&group, name, value) == OPT_DONE) chat_note(c, "%s is %s now", name, value);
+        if (n < 2) chat_note(c, "set %s to what? /set %s NUMBER", name, name);
+        return;
+    }
+    const char *near = opt_nearest(name, SETTINGS, (int)MF__COUNT(SETTINGS)), *hint = hint_option(name);
+    const char *text = near ? near : hint ? hint : "";
+    chat_note(c, "%s cannot be set%s%s%s; /set alone shows what can be", name,
+              near    ? " (did you mean "
+              : *text ? " ("
+                      : "",
+              text,
+              near    ? "?)"
+              : *text ? ")"
+                      : "");
+}
+
 static void cmd_quit(chat *c, const char *arg) {
     (void)arg;
     c->leave = true;
 }
 
 static const command commands[] = {
-    {"help", "", "this list", cmd_help},
-    {"reset", "", "begin a new conversation", cmd_reset},
-    {"save", "FILE", "keep the conversation and its state", cmd_save},
-    {"load", "FILE", "go on with a conversation that was saved", cmd_load},
-    {"system", "TEXT", "set the system prompt; - removes it; nothing shows it", cmd_system},
-    {"think", "on|off", "let a reasoning model think first; auto: as it does by itself", cmd_think},
-    {"retry", "", "ask the last request again", cmd_retry},
-    {"undo", "", "take back the last request and its answer", cmd_undo},
-    {"stats", "", "how the experts came, and how full the context is", cmd_stats},
-    {"quit", "", "leave", cmd_quit},
+    {"help", "?", "", "this list", cmd_help},
+    {"reset", "clear new", "", "begin a new conversation", cmd_reset},
+    {"save", "", "FILE", "keep the conversation and its state", cmd_save},
+    {"load", "", "FILE", "go on with a conversation that was saved", cmd_load},
+    {"system", "", "TEXT", "set the system prompt; - removes it; nothing shows it", cmd_system},
+    {"set", "", "NAME NUMBER", "temperature, top-p and others; nothing shows them", cmd_set},
+    {"think", "", "on|off", "let a reasoning model think first; auto: as it does by itself", cmd_think},
+    {"retry", "regenerate", "", "ask the last request again", cmd_retry},
+    {"undo", "", "", "take back the last request and its answer", cmd_undo},
+    {"forget", "", "N", "forget the N oldest turns (one, if no number is given): room in a full context", cmd_forget},
+    {"stats", "info show", "", "how the experts came, and how full the context is", cmd_stats},
+    {"quit", "exit bye q", "", "leave", cmd_quit},
 };
 
 static const command *all_commands(int *n) {
     *n = (int)MF__COUNT(commands);
     return commands;
+}
+
+static bool is_called(const command *k, const char *name, size_t n) {
+    if (strlen(k->name) == n && !strncmp(k->name, name, n)) return true;
+    for (const char *at = k->also; *at;) {
+        size_t length = strcspn(at, " ");
+        if (length == n && !strncmp(at, name, n)) return true;
+        at += length + (at[length] == ' ');
+    }
+    return false;
+}
+
+const char *chat_completion(int i) {
+    static char text[48];
+    int n = (int)MF__COUNT(commands), n_settings = (int)MF__COUNT(SETTINGS);
+    if (i >= n + n_settings) return NULL;
+    snprintf(text, sizeof text, i < n ? "/%s" : "/set %s", i < n ? commands[i].name : SETTINGS[i - n]);
+    return text;
 }
 
 void chat_command(chat *c, const char *line) {
@@ -193,7 +273,7 @@ void chat_command(chat *c, const char *line) {
     arg += strspn(arg, " \t\n");
     for (size_t i = 0; i < MF__COUNT(commands); i++) {
         names[i] = commands[i].name;
-        if (strlen(commands[i].name) == n && !strncmp(line + 1, commands[i].name, n)) {
+        if (is_called(&commands[i], line + 1, n)) {
             commands[i].run(c, arg);
             return;
         }

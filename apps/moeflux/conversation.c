@@ -63,6 +63,17 @@ void conversation_reset(conversation *c) {
     while (conversation_turns(c)) json_array_remove(c->messages, json_array_size(c->messages) - 1);
 }
 
+bool conversation_forget(conversation *c) {
+    size_t first = conversation_system(c) ? 1 : 0, n = 0;
+    while (first < json_array_size(c->messages)) {
+        const char *role = json_string_value(json_object_get(json_array_get(c->messages, first), "role"));
+        if (n && role && !strcmp(role, "user")) break;
+        json_array_remove(c->messages, first);
+        n++;
+    }
+    return n > 0;
+}
+
 json_t *conversation_take(conversation *c, const char *role) {
     size_t n = json_array_size(c->messages);
     json_t *last = n ? json_array_get(c->messages, n - 1) : NULL;

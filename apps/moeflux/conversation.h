@@ -22,6 +22,8 @@ mf_status conversation_set_system(conversation *c, const char *text, mf_error *e
 const char *conversation_system(const conversation *c);                              /* NULL: none */
 mf_status conversation_ask(conversation *c, const char *text, size_t size, mf_error *err);
 void conversation_reset(conversation *c); /* keeps the system message */
+/* Removes the first request and what answered it; false: there is none. */
+bool conversation_forget(conversation *c);
 /* Removes the last message if it has that role, which is returned (decref it); NULL: it has not. */
 json_t *conversation_take(conversation *c, const char *role);
 

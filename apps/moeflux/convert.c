@@ -22,7 +22,7 @@ static int convert(const char *src, const char *dst, mf__convert_options *opt, c
     mf_error err;
     mf_status st = convert_run(src, dst, opt, why, &err);
     if (st != MF_OK) return app_fail(&err);
-    app_say("next: moeflux run %s \"...\", or moeflux chat %s", dst, dst);
+    app_note("next: moeflux run %s \"...\", or moeflux chat %s", dst, dst);
     return APP_OK;
 }
 

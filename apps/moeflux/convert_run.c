@@ -21,9 +21,9 @@ typedef struct job {
 static bool show(void *user, int64_t done, int64_t total) {
     job *j = user;
     char have[APP_BYTES_TEXT], all[APP_BYTES_TEXT];
-    if (!j->started && *j->why && j->bar.terminal) app_say("%s", j->why);
+    if (!j->started && *j->why && j->bar.terminal) app_note("%s", j->why);
     if (!j->started && done > 0)
-        app_say("going on where an earlier run stopped: %s of %s are done", app_bytes((double)done, have),
+        app_note("going on where an earlier run stopped: %s of %s are done", app_bytes((double)done, have),
                 app_bytes((double)total, all));
     if (!j->started) j->bar.base = done;
     j->started = true;
@@ -68,7 +68,7 @@ static void say_error(const char *dir) {
     if (!experts.n && !trunk.n) return;
     error_text(&experts, "experts", of_experts);
     error_text(&trunk, "rest", of_trunk);
-    app_say("error: %s%s%s (relative RMS; conversion.json has every tensor's)", of_experts,
+    app_note("error: %s%s%s (relative RMS; conversion.json has every tensor's)", of_experts,
             experts.n && trunk.n ? ", " : "", of_trunk);
 }
 
@@ -85,9 +85,9 @@ mf_status convert_run(const char *src, const char *dst, mf__convert_options *opt
     progress_end(&j.bar);
     if (st == MF_E_CANCELLED) app_say("stopped; %s was not written: %s", dst, err->text);
     if (st != MF_OK) return st;
-    app_say("converted %s to %s (%s read) in %.1f s", src, dst, app_bytes((double)(j.total - j.bar.base), size),
+    app_note("converted %s to %s (%s read) in %.1f s", src, dst, app_bytes((double)(j.total - j.bar.base), size),
             app_seconds() - j.bar.start);
-    app_say("%s of weights became %s%s%s%s", app_bytes((double)j.total, before),
+    app_note("%s of weights became %s%s%s%s", app_bytes((double)j.total, before),
             app_bytes((double)app_dir_bytes(dst), after), *why ? " (" : "", why, *why ? ")" : "");
     say_error(dst);
     return MF_OK;

@@ -22,7 +22,8 @@
 typedef struct eval_options {
     app_model_options model;
     int64_t n_tokens, n_docs; /* n_docs 0: all */
-    const char *json;
+    const char *scores;
+    bool json;
     bool tokens_given;
 } eval_options;
 
@@ -107,7 +108,7 @@ static mf_status all_documents(eval_state *s, const char *text, size_t size, mf_
 
 /* ---- the command ----------------------------------------------------------------------------------------------- */
 
-static mf_status write_json(const eval_state *s, const char *path, mf_error *err) {
+static mf_status write_scores(const eval_state *s, const char *path, mf_error *err) {
     double mean = s->nll / (double)s->n_scored;
     json_t *root = json_pack("{s:f, s:f, s:I, s:O}", "perplexity", exp(mean), "mean_nll", mean, "tokens",
                              (json_int_t)s->n_scored, "docs", s->docs);
@@ -135,8 +136,8 @@ static mf_status prepare(eval_state *s, const char *dir, mf_error *err) {
     s->rows = LOGITS_FLOATS / (size_t)info->n_vocab;
     s->rows = s->rows < 1 ? 1 : s->rows > MAX_ROWS ? MAX_ROWS : s->rows;
     s->logits = malloc(s->rows * (size_t)info->n_vocab * sizeof *s->logits);
-    if (s->opt->json) s->docs = json_array();
-    if (!s->logits || (s->opt->json && !s->docs)) return mf__fail(err, MF_E_NOMEM, "no memory for logits");
+    if (s->opt->scores) s->docs = json_array();
+    if (!s->logits || (s->opt->scores && !s->docs)) return mf__fail(err, MF_E_NOMEM, "no memory for logits");
     return MF_OK;
 }
 
@@ -150,12 +151,13 @@ static int eval(const char *dir, const char *file, const eval_options *opt) {
     progress_start(&s.bar, "evaluating", opt->n_docs ? "documents" : NULL);
     if (st == MF_OK) st = all_documents(&s, (const char *)map.data, map.size, &err);
     progress_end(&s.bar);
-    if (st == MF_OK && opt->json) st = write_json(&s, opt->json, &err);
+    if (st == MF_OK && opt->scores) st = write_scores(&s, opt->scores, &err);
     if (st == MF_OK) {
         double mean = s.nll / (double)s.n_scored, seconds = app_seconds() - s.bar.start;
-        printf("mean_nll %.5f perplexity %.4f tokens %lld documents %lld\n", mean, exp(mean), (long long)s.n_scored,
-               (long long)s.n_docs);
-        app_say("%.1f s, %.1f tokens/s", seconds, (double)s.n_scored / (seconds > 0 ? seconds : 1));
+        printf(opt->json ? "{\"mean_nll\": %.7f, \"perplexity\": %.6f, \"tokens\": %lld, \"documents\": %lld}\n"
+                         : "mean_nll %.5f perplexity %.4f tokens %lld documents %lld\n",
+               mean, exp(mean), (long long)s.n_scored, (long long)s.n_docs);
+        app_note("%.1f s, %.1f tokens/s", seconds, (double)s.n_scored / (seconds > 0 ? seconds : 1));
     }
     int code = st == MF_OK ? APP_OK : app_fail(&err);
     json_decref(s.docs);
@@ -185,11 +187,12 @@ int cmd_eval(int argc, char **argv) {
          .help = "stop after N documents",
          .min = 1,
          .max = 1 << 30},
-        {.name = "json",
+        {.name = "scores",
          .kind = OPT_STRING,
-         .value = &opt.json,
+         .value = &opt.scores,
          .arg = "FILE",
-         .help = "also write token ids and the sum for every document"},
+         .help = "also write token ids and the sum for every document, as JSON"},
+        {.name = "json", .kind = OPT_FLAG, .value = &opt.json, .help = "print one JSON object"},
         OPT_FIND_ROWS(opt.model.find),
         OPT_MODEL_ROWS(opt.model),
     };
@@ -203,7 +206,7 @@ int cmd_eval(int argc, char **argv) {
         .min_words = 2,
         .max_words = 2,
         .examples = "  moeflux eval models/stories-moe held-out.txt\n"
-                    "  moeflux eval models/stories-moe held-out.txt --limit 10 --json scores.json\n",
+                    "  moeflux eval models/stories-moe held-out.txt --limit 10 --scores scores.json\n",
     };
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);

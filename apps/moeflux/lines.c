@@ -18,11 +18,11 @@ struct lines {
     size_t capacity;
 };
 
-lines *lines_open(bool terminal, const char *history) {
+lines *lines_open(bool terminal, const char *history, lines_completions *completions) {
     lines *l = calloc(1, sizeof *l);
     if (!l) return NULL;
     l->terminal = terminal;
-    if (terminal) l->editor = line_editor_open(history);
+    if (terminal) l->editor = line_editor_open(history, completions);
     return l;
 }
 

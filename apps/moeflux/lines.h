@@ -15,8 +15,11 @@ typedef enum lines_result {
     LINES_FAILED       /* said why */
 } lines_result;
 
+/* The i-th text that Tab may complete a line to; NULL: there are no more. */
+typedef const char *lines_completions(int i);
+
 /* terminal: standard input and output are one. history: a file, or NULL; made when it is missing. */
-lines *lines_open(bool terminal, const char *history); /* NULL: no memory */
+lines *lines_open(bool terminal, const char *history, lines_completions *completions); /* NULL: no memory */
 void lines_close(lines *l);
 
 /* One message, of one line or more, without the last end of line. */

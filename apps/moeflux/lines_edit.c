@@ -28,6 +28,7 @@ struct line_editor {
     EditLine *el;
     History *history;
     char *path; /* of the history; NULL: not kept */
+    lines_completions *completions;
     const char *prompt;
     char ahead[16]; /* bytes read that turned out to be no paste mark */
     int n_ahead, at_ahead;
@@ -188,6 +189,29 @@ static void open_history(line_editor *e, const char *path) {
     if (e->path) history(e->history, &event, H_LOAD, e->path);
 }
 
+/* Tab: as much of the line as all completions agree on, and a space behind the only one. */
+static unsigned char complete(EditLine *el, int ch) {
+    void *data = NULL;
+    char common[64] = "";
+    int found = 0;
+    (void)ch;
+    el_get(el, EL_CLIENTDATA, &data);
+    const line_editor *e = data;
+    const LineInfo *line = el_line(el);
+    size_t n = (size_t)(line->cursor - line->buffer);
+    for (int i = 0; n && e->completions(i); i++) {
+        const char *text = e->completions(i);
+        if (strlen(text) < n || strncmp(text, line->buffer, n)) continue;
+        if (!found++) snprintf(common, sizeof common, "%s", text);
+        size_t same = 0;
+        while (common[same] && common[same] == text[same]) same++;
+        common[same] = '\0';
+    }
+    if (found == 1) strncat(common, " ", sizeof common - strlen(common) - 1);
+    if (!found || strlen(common) <= n || el_insertstr(el, common + n)) return CC_ERROR;
+    return CC_REFRESH;
+}
+
 /* What libedit leaves out of what people are used to; and the spellings of keys that the terminal's description does
  * not have: Home and End of consoles and multiplexers, arrows with Ctrl and Alt. */
 static const char *const keys[][2] = {
@@ -197,7 +221,7 @@ static const char *const keys[][2] = {
     {"\\e[1;5C", "em-next-word"},      {"\\e[1;3C", "em-next-word"},
 };
 
-line_editor *line_editor_open(const char *history_path) {
+line_editor *line_editor_open(const char *history_path, lines_completions *completions) {
     line_editor *e = use_utf8() ? calloc(1, sizeof *e) : NULL;
     if (!e) return NULL;
     e->prompt = "";
@@ -211,6 +235,9 @@ line_editor *line_editor_open(const char *history_path) {
     el_set(e->el, EL_EDITOR, "emacs");
     el_set(e->el, EL_GETCFN, next_character);
     open_history(e, history_path);
+    e->completions = completions;
+    el_set(e->el, EL_ADDFN, "complete-line", "Complete the line", complete);
+    el_set(e->el, EL_BIND, "^I", "complete-line", NULL);
     for (size_t i = 0; i < MF__COUNT(keys); i++) el_set(e->el, EL_BIND, keys[i][0], keys[i][1], NULL);
     el_source(e->el, NULL);
     watch_terminal();
@@ -273,8 +300,8 @@ lines_result line_editor_read(line_editor *e, const char *prompt, mf__strbuf *ou
 
 #include <stddef.h>
 
-line_editor *line_editor_open(const char *history) {
-    (void)history;
+line_editor *line_editor_open(const char *history, lines_completions *completions) {
+    (void)history, (void)completions;
     return NULL;
 }
 

@@ -7,7 +7,7 @@
 typedef struct line_editor line_editor;
 
 /* NULL when there is none, or it cannot work with this terminal. */
-line_editor *line_editor_open(const char *history);
+line_editor *line_editor_open(const char *history, lines_completions *completions);
 void line_editor_close(line_editor *e);
 
 /* Appends one line without its end; *more when it was pasted and the paste goes on. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "app.h"
+#include "hints.h"
 #include "options.h"
 #include "routes.h"
 
@@ -33,7 +34,7 @@ static void print_help(FILE *to) {
     fprintf(to, "  %-10s %s\n\n", "help", "this page, or a command's: moeflux help run");
     fprintf(to, "moeflux run                        tells a story with the model that comes along\n"
                 "moeflux chat                       talks about it\n"
-                "moeflux convert CHECKPOINT DIR     then: moeflux run DIR --prompt \"...\"\n"
+                "moeflux convert CHECKPOINT DIR     then: moeflux run DIR \"...\"\n"
                 "moeflux COMMAND --help             options and examples\n"
                 "moeflux --version\n");
 }
@@ -49,8 +50,10 @@ static int unknown_command(const char *name) {
     int n = 0;
     for (size_t i = 0; i < MF__COUNT(COMMANDS); i++) names[n++] = COMMANDS[i].name;
     names[n++] = "help";
-    const char *near = opt_nearest(name, names, n);
-    if (near)
+    const char *near = opt_nearest(name, names, n), *hint = hint_command(name);
+    if (hint)
+        app_say("unknown command \"%s\"; %s", name, hint);
+    else if (near)
         app_say("unknown command \"%s\"; did you mean %s?", name, near);
     else
         app_say("unknown command \"%s\"; see: moeflux help", name);
@@ -75,8 +78,8 @@ static int dispatch(int argc, char **argv) {
     }
     const char *name = argv[1];
     if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return help(argc - 1, argv + 1);
-    if (!strcmp(name, "--version") || !strcmp(name, "version")) {
-        printf("moeflux %d.%d.%d\n", MF_VERSION_MAJOR, MF_VERSION_MINOR, MF_VERSION_PATCH);
+    if (!strcmp(name, "--version") || !strcmp(name, "-V") || !strcmp(name, "version")) {
+        app_print_version();
         return APP_OK;
     }
     const app_command *c = find(name);

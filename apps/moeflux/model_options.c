@@ -222,7 +222,7 @@ void app_say_experts(mf_model *model) {
     mf_model_stats_get(model, &s);
     if (!s.wanted || !strcmp(s.io, "mmap")) return;
     double speed = s.busy_ns ? (double)(s.bytes_read + s.bytes_prefetched) / (double)s.busy_ns : 0; /* GB/s */
-    app_say("experts: %.1f %% of %lld were in memory; read %s and %s ahead at %.2f GB/s (%s%s), waited %.2f s",
+    app_note("experts: %.1f %% of %lld were in memory; read %s and %s ahead at %.2f GB/s (%s%s), waited %.2f s",
             100.0 * (double)s.hits / (double)s.wanted, (long long)s.wanted, app_bytes((double)s.bytes_read, read),
             app_bytes((double)s.bytes_prefetched, ahead), speed, s.io, s.direct ? ", direct" : "",
             (double)s.stall_ns * 1e-9);

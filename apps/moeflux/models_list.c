@@ -201,7 +201,7 @@ static mf_status remove_named(const model_find *find, const char *name, bool yes
     else if (!yes && !app_ask(false, "Remove %s, %s?", found->path, app_bytes((double)found->bytes, size)))
         st = mf__fail(err, MF_E_CANCELLED, "%s stays", name);
     if (st == MF_OK) st = remove_entry(found, err);
-    if (st == MF_OK) app_say("removed %s, %s", found->path, app_bytes((double)found->bytes, size));
+    if (st == MF_OK) app_note("removed %s, %s", found->path, app_bytes((double)found->bytes, size));
     models_list_free(list, n);
     return st;
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hints.h"
+
 /* ---- near misses ----------------------------------------------------------------------------------------------- */
 
 #define MAX_NAME 32
@@ -54,9 +56,10 @@ static void print_help(const opt_spec *spec) {
     for (int i = 0; i < spec->n_defs; i++) {
         const opt_def *d = &spec->defs[i];
         char left[64];
-        snprintf(left, sizeof left, "%s%.1s%s--%s%s%s", d->letter ? "-" : "", d->letter ? &d->letter : "",
-                 d->letter ? ", " : "", d->name, d->arg ? " " : "", d->arg ? d->arg : "");
-        printf("  %-23s %s\n", left, d->help);
+        snprintf(left, sizeof left, "--%s%s%s", d->name, d->arg ? " " : "", d->arg ? d->arg : "");
+        printf("  %-23s %s", left, d->help);
+        if (d->letter) printf(" (also -%c)", d->letter);
+        putchar('\n');
     }
     if (spec->examples) printf("\nexamples:\n%s", spec->examples);
 }
@@ -72,8 +75,10 @@ static opt_result unknown_option(const opt_spec *spec, const char *name) {
     int n = 0;
     for (int i = 0; i < spec->n_defs; i++) names[n++] = spec->defs[i].name;
     names[n++] = "help";
-    const char *near = opt_nearest(name, names, n);
-    if (near)
+    const char *near = opt_nearest(name, names, n), *hint = hint_option(name);
+    if (hint)
+        app_say("unknown option --%s; %s", name, hint);
+    else if (near)
         app_say("unknown option --%s; did you mean --%s?", name, near);
     else
         app_say("unknown option --%s", name);
@@ -209,6 +214,8 @@ static opt_result long_option(const opt_spec *spec, int argc, char **argv, int *
     if (!d) {
         char shown[MAX_NAME + 1];
         snprintf(shown, sizeof shown, "%.*s", (int)n, name);
+        for (char *p = shown; *p; p++)
+            if (*p == '_') *p = '-'; /* --top_k */
         return unknown_option(spec, shown);
     }
     if (d->kind == OPT_FLAG) {
@@ -270,6 +277,12 @@ static int flatten(const opt_spec *spec, opt_def rows[OPT_MAX_ROWS]) {
             if (same == n) rows[n++] = from[k];
         }
     }
+    if (n < OPT_MAX_ROWS)
+        rows[n++] = (opt_def){.name = "quiet",
+                              .letter = 'q',
+                              .kind = OPT_FLAG,
+                              .value = &app_quiet,
+                              .help = "only results, warnings and errors: no progress, no closing lines"};
     return n;
 }
 
@@ -307,6 +320,16 @@ static opt_result parse(const opt_spec *spec, int argc, char **argv, const char 
         return bad_usage(spec);
     }
     return OPT_DONE;
+}
+
+opt_result opt_set(const opt_def *group, const char *name, const char *value) {
+    opt_def rows[OPT_MAX_ROWS];
+    opt_spec spec = {.defs = rows, .n_defs = group->group(group->value, rows)};
+    const opt_def *d = find(&spec, name, strlen(name));
+    if (d && d->kind != OPT_FLAG) return set_value(d, value);
+    const char *hint = hint_option(name);
+    app_say("%s cannot be set%s%s", name, hint ? "; " : "", hint ? hint : "");
+    return OPT_BAD;
 }
 
 opt_result opt_parse(const opt_spec *spec, int argc, char **argv, const char *words[OPT_MAX_WORDS]) {

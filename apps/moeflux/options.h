@@ -50,6 +50,9 @@ typedef enum opt_result { OPT_DONE = 0, OPT_HELP, OPT_BAD } opt_result;
 /* Fills the targets and words. OPT_HELP: the help was asked for and printed. OPT_BAD: said what is wrong. */
 opt_result opt_parse(const opt_spec *spec, int argc, char **argv, const char *words[OPT_MAX_WORDS]);
 
+/* Sets one of the rows of a group by name, as the command line would. OPT_BAD: said what is wrong. */
+opt_result opt_set(const opt_def *group, const char *name, const char *value);
+
 /* The nearest of n names by edit distance, or NULL when none is near. */
 const char *opt_nearest(const char *name, const char *const *names, int n);
 

@@ -32,6 +32,7 @@ static void time_left(double seconds, char text[40]) {
 
 void progress_show(progress *p, int64_t done, int64_t total) {
     double now = app_seconds(), spent = now - p->start;
+    if (app_quiet) return;
     if (now - p->shown < (p->terminal ? BAR_EVERY : LINE_EVERY) || total <= 0) return;
     p->shown = now;
     double share = (double)done / (double)total, rate = spent > 0 ? (double)(done - p->base) / spent : 0;

@@ -8,6 +8,7 @@
 
 #include "answer.h"
 #include "app.h"
+#include "conversation.h"
 #include "models.h"
 #include "options.h"
 #include "screen.h"
@@ -19,7 +20,7 @@ typedef struct run_options {
     app_model_options model;
     sampling_options sampling;
     const char *prompt, *system;
-    bool raw;
+    bool raw, json;
     int think;
     int64_t n_logprobs;
 } run_options;
@@ -29,6 +30,7 @@ typedef struct run_state {
     const run_options *opt;
     talker talker;
     screen screen;
+    said said; /* with --json */
     mf__strbuf from_stdin;
     const char *text; /* the prompt */
     size_t size;
@@ -136,7 +138,9 @@ static void print_logprobs(const run_state *s, const mf_event *e) {
 
 static mf_status show(void *user, const mf_event *event) {
     run_state *s = user;
-    if (event->kind != MF_EVENT_TOKEN) return screen_event(&s->screen, event);
+    mf_error err;
+    if (event->kind != MF_EVENT_TOKEN)
+        return s->opt->json ? said_event(&s->said, event, &err) : screen_event(&s->screen, event);
     print_logprobs(s, event);
     return MF_OK;
 }
@@ -145,7 +149,27 @@ static mf_status show(void *user, const mf_event *event) {
 static void show_prompt(void *user, const mf_reply_prompt *p) {
     run_state *s = user;
     (void)p;
-    if (!s->request) screen_event(&s->screen, &(mf_event){.kind = MF_EVENT_TEXT, .text = s->text, .n_text = s->size});
+    if (!s->request && !s->opt->json)
+        screen_event(&s->screen, &(mf_event){.kind = MF_EVENT_TEXT, .text = s->text, .n_text = s->size});
+}
+
+/* The answer and how it was made, as one JSON object. */
+static mf_status print_json(const run_state *s, const answer *a, mf_error *err) {
+    const mf__strbuf *text = &s->said.text, *reasoning = &s->said.reasoning;
+    json_t *root = json_pack("{s:o, s:o, s:O*, s:I, s:I, s:I, s:s, s:f, s:f}", "text",
+                             json_stringn(text->data ? text->data : "", text->size), "reasoning",
+                             reasoning->size ? json_stringn(reasoning->data, reasoning->size) : json_null(),
+                             "tool_calls", s->said.calls, "prompt_tokens", (json_int_t)a->n_prompt, "reused_tokens",
+                             (json_int_t)a->n_reused, "tokens", (json_int_t)a->n_made, "stopped", a->stopped,
+                             "prompt_seconds", a->prompt_seconds, "seconds", a->made_seconds);
+    if (root && s->opt->sampling.temperature > 0)
+        json_object_set_new(root, "seed", json_integer((json_int_t)s->opt->sampling.seed));
+    char *line = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    json_decref(root);
+    if (!line) return mf__fail(err, MF_E_NOMEM, "no memory for the answer as JSON");
+    puts(line);
+    free(line);
+    return MF_OK;
 }
 
 static void closing_line(const run_state *s, const answer *a) {
@@ -153,7 +177,7 @@ static void closing_line(const run_state *s, const answer *a) {
     const sampling_options *so = &s->opt->sampling;
     if (so->temperature > 0) snprintf(seed, sizeof seed, ", seed %llu", (unsigned long long)so->seed);
     answer_describe(a, text);
-    app_say("%s (%s%s)", text, a->stopped, seed);
+    app_note("%s (%s%s)", text, a->stopped, seed);
     app_say_experts(s->talker.model);
 }
 
@@ -191,11 +215,15 @@ static int run(const char *dir, run_options *opt) {
     mf_status st = prepare(&s, dir, opt, &err);
     if (st == MF_OK) {
         st = make_answer(&s, &a, &err);
-        if (st == MF_OK || s.screen.shown >= 0) screen_finish(&s.screen);
+        if (st == MF_OK && opt->json)
+            st = print_json(&s, &a, &err);
+        else if (st == MF_OK || s.screen.shown >= 0)
+            screen_finish(&s.screen);
         if (st == MF_OK) closing_line(&s, &a);
     }
     int code = st != MF_OK ? app_fail(&err) : a.interrupted ? app_interrupt_code() : APP_OK;
     free(s.request);
+    said_free(&s.said);
     mf__strbuf_free(&s.from_stdin);
     talker_close(&s.talker);
     return code;
@@ -234,6 +262,10 @@ int cmd_run(int argc, char **argv) {
          .help = "log-probabilities of the N likeliest tokens, as JSON on standard error",
          .min = 1,
          .max = MAX_LOGPROBS},
+        {.name = "json",
+         .kind = OPT_FLAG,
+         .value = &opt.json,
+         .help = "print one JSON object: the answer, its reasoning, tokens, why it ended"},
         {.name = "record-routes",
          .kind = OPT_STRING,
          .value = &opt.model.record_routes,

@@ -31,6 +31,7 @@ int sampling_rows(void *sampling_options_, opt_def *rows) {
     sampling_options *s = sampling_options_;
     const opt_def all[] = {
         {.name = "tokens",
+         .letter = 'n',
          .kind = OPT_INT,
          .value = &s->n_tokens,
          .arg = "N",
@@ -120,7 +121,10 @@ int sampling_rows(void *sampling_options_, opt_def *rows) {
          .value = &s->schema,
          .arg = "FILE",
          .help = "the answer is JSON that is valid for this schema"},
-        {.name = "json", .kind = OPT_FLAG, .value = &s->any_json, .help = "the answer is a JSON object or array"},
+        {.name = "json-object",
+         .kind = OPT_FLAG,
+         .value = &s->any_json,
+         .help = "the answer is a JSON object or array"},
         {.name = "regex",
          .kind = OPT_STRING,
          .value = &s->regex,
@@ -208,7 +212,7 @@ mf_status sampling_form(const sampling_options *s, mf_form **out, mf_error *err)
         if (!*s->stop.items[i])
             return mf__fail(err, MF_E_INVALID, "--stop '' would end nothing: give the text that ends the answer");
     if ((s->schema != NULL) + (s->grammar != NULL) + (s->regex != NULL) + s->any_json > 1)
-        return mf__fail(err, MF_E_INVALID, "--json-schema, --json, --regex and --grammar exclude each other");
+        return mf__fail(err, MF_E_INVALID, "--json-schema, --json-object, --regex and --grammar exclude each other");
     if (s->schema) return form_of_file(MF_FORM_SCHEMA, s->schema, out, err);
     if (s->grammar) return form_of_file(MF_FORM_GRAMMAR, s->grammar, out, err);
     if (s->any_json) return mf_form_create(MF_FORM_JSON, NULL, 0, out, err);

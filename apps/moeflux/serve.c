@@ -133,7 +133,7 @@ static mf_status run(const serve_options *o, server_options *so, int fd, mf_erro
         running = NULL;
         return mf__fail(err, MF_E_IO, "the socket cannot be listened on");
     }
-    app_say("%s on http://%s:%d (OpenAI: /v1, Anthropic: /, metrics: /metrics)", so->model_id, o->host, port);
+    app_note("%s on http://%s:%d (OpenAI: /v1, Anthropic: /, metrics: /metrics)", so->model_id, o->host, port);
     server_run(running);
     server *s = running;
     running = NULL;

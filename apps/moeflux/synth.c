@@ -30,7 +30,7 @@ static int synth(mf__synth_options *opt, const char *dst) {
     if (st == MF_E_CANCELLED) app_say("stopped; %s was not written", dst);
     if (st != MF_OK) return app_fail(&err);
     double seconds = app_seconds() - j.bar.start;
-    app_say("wrote %s, a random model of the shape %s: %s in %.1f s (%s/s)", dst, opt->shape,
+    app_note("wrote %s, a random model of the shape %s: %s in %.1f s (%s/s)", dst, opt->shape,
             app_bytes((double)j.total, size), seconds, app_bytes(seconds > 0 ? (double)j.total / seconds : 0, rate));
     return APP_OK;
 }

@@ -26,7 +26,7 @@ static int verify(const char *dir, const char *source, mf__verify_options *opt) 
     progress_end(&bar);
     if (st != MF_OK) return app_fail(&err);
     double seconds = app_seconds() - bar.start;
-    app_say("%s is as it was written: %lld tensors, %lld experts and %lld files, %s in %.1f s (%s/s)", dir,
+    app_note("%s is as it was written: %lld tensors, %lld experts and %lld files, %s in %.1f s (%s/s)", dir,
             (long long)r.n_tensors, (long long)r.n_experts, (long long)r.n_files, app_bytes((double)r.bytes, size),
             seconds, app_bytes(seconds > 0 ? (double)r.bytes / seconds : 0, rate));
     if (!source) return APP_OK;
@@ -34,7 +34,7 @@ static int verify(const char *dir, const char *source, mf__verify_options *opt) 
     st = mf__verify_against(dir, source, opt, &err);
     progress_end(&bar);
     if (st != MF_OK) return app_fail(&err);
-    app_say("%s is what %s gives", dir, source);
+    app_note("%s is what %s gives", dir, source);
     return APP_OK;
 }
 

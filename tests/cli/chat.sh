@@ -55,6 +55,21 @@ printf 'Tell me a story.\n/retry\n' >in && chat --temperature 1.5 --seed 3
 name="reset"
 printf 'Tell me a story about a dog.\n/reset\nTell me a story about a dog.\n' >in && chat
 [ "$(sed -n 1p out)" = "$(sed -n 2p out)" ] && has err "a new conversation" && ok || bad "differs"
+name="other words for leaving"
+for word in exit bye q; do printf '/%s\nTell me a story.\n' $word >in && chat; empty out; done && ok
+name="help by another name"
+printf '/?\n' >in && chat && has err "/forget N" "also /exit bye q" && ok
+name="settings"
+printf '/set temperature 0\n/set\n/set parameter top_p 0.5\n/set tokens 3\nTell me a story.\n/set temprature 1\n/set top-k x\n/set num_ctx 8\n/set top-p\n' >in &&
+    chat --temperature 1
+holds "$code" -eq 0 && has err "temperature is 0 now" "temperature 0, top-k" "top-p is 0.5 now" "generated 3 " \
+    "did you mean temperature?" '--top-k is "x"' "--ctx N" "to what?" && ok
+name="forgetting the oldest turn"
+printf 'Tell me a story about a dog.\nAnd a cat?\n/forget\n/retry\n/forget x\n/forget 9\n/forget\n' >in && chat && cp out forgot &&
+    printf 'And a cat?\n' >in && cp err forgot.err && chat && [ "$(cat out)" = "$(sed -n 3p forgot)" ] &&
+    cp forgot.err err && has err "oldest turn is forgotten" "no number from 1 on" "there are no turns" && ok || bad "differs"
+name="quiet"
+printf 'Tell me a story.\n' >in && chat --quiet && empty err && ok
 name="undo and retry with nothing there"
 printf '/undo\n/retry\n' >in && chat
 holds "$code" -eq 0 && empty out && has err "nothing to take back" "nothing to ask again" && ok
@@ -69,7 +84,7 @@ printf 'Hi\n' >in && chat --think on
 holds "$code" -eq 2 && empty out && has err "--think does nothing" && ok
 name="a full context"
 printf 'Hi\nAnd then?\n' >in && chat --ctx 16 --tokens 50
-has err "context full" "/undo takes the last turn back, /reset begins anew, and a larger --ctx has more room" && ok
+has err "context full" "/undo takes the last one back, /reset begins anew, and a larger --ctx has more room" && ok
 name="help and stats"
 printf '/help\nHi\n/stats\n' >in && chat --tokens 2
 [ "$code" -eq 0 ] && has err "/load FILE" "/retry" "model: stories-moe" "context: " "experts: " && ok || bad "exit code $code"
@@ -179,6 +194,19 @@ expect [prompt
 send /save t.json\n
 expect messages are in
 send \x04
+exit 0
+SCRIPT
+plays "Tab completes commands and settings" --tokens 1 <<'SCRIPT' && ok
+expect > 
+send \x1b[C/sta\t
+expect ts 
+send \n
+expect experts per token
+expect > 
+send /set temp\t0.5\n
+expect temperature is 0.5 now
+expect > 
+send /q\t\n
 exit 0
 SCRIPT
 plays "edits" --tokens 1 <<'SCRIPT' && has t.json '"Hello"' '"one two three"' '"one two FOUR"' '"abcde"' '"bcd"' '"Xone Ytwo"' '"right"' '"cut"' && ok

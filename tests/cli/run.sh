@@ -35,7 +35,7 @@ printf '{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"i
 run_it 0 "$moeflux" run --prompt "A person." --json-schema schema --tokens 6 --seed 4 && has err "(token limit" &&
     grep -qE '^\{ *("name": *".*", *"age": *-?[0-9]+|"age": *-?[0-9]+, *"name": *".*") *\}$' out && ok || bad "$(cat out)"
 name="two forms"
-run_it 2 "$moeflux" run --prompt "Hi" --regex a --json && has err "exclude each other" && ok
+run_it 2 "$moeflux" run --prompt "Hi" --regex a --json-object && has err "exclude each other" && ok
 name="a bad pattern"
 run_it 2 "$moeflux" run --prompt "Hi" --regex "(a" && has err "--regex" && ok
 name="log-probabilities"
@@ -140,8 +140,14 @@ name="a bad JSON line"
 printf '{"text":"a"}\n{"txt":"a"}\n' >lines
 "$moeflux" tokenize "$stories" --jsonl <lines >out 2>err
 [ $? -eq 1 ] && has err "line 2" && ok
+name="an answer as JSON"
+run_it 0 "$moeflux" run --prompt "Hi" --tokens 4 --temperature 0 --json --quiet && empty err &&
+    has out '"text": "Once upon a time"' '"tokens": 4' '"prompt_tokens": ' '"stopped": "token limit"' && ok
+name="eval as JSON"
+printf 'Once upon a time there was a king.\n' >text
+run_it 0 "$moeflux" eval "$stories" text --json -q && empty err && has out '{"mean_nll": ' '"documents": 1}' && ok
 name="eval"
 printf 'Once upon a time there was a king.\n<|endoftext|>\nThe end of it.\n' >text
-run_it 0 "$moeflux" eval "$stories" text --json scores.json && has out "mean_nll " "documents 2" && grep -qF '"docs":[{"n":' scores.json && ok
+run_it 0 "$moeflux" eval "$stories" text --scores scores.json && has out "mean_nll " "documents 2" && grep -qF '"docs":[{"n":' scores.json && ok
 
 finish

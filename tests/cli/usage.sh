@@ -26,6 +26,30 @@ for command in check eval bench; do # no prompts that could be kept
     wrong "$command has no --cache-dir" "unknown option --cache-dir" "$moeflux" $command a --cache-dir c
 done
 
+helps "--version, what it was built with" "backends: " "$moeflux" --version
+name="--version has the commit" && run_it 0 "$moeflux" --version && commit=$(git -C "$(dirname "$0")" rev-parse --short=10 HEAD 2>/dev/null)
+if [ -n "$commit" ]; then has out "(commit " && ok; fi
+
+# ---- habits of others -------------------------------------------------------------------------------------------------
+
+for words in "quantize:moeflux convert" "perplexity:moeflux eval" "server:moeflux serve" "ls:moeflux list" "show:moeflux inspect" \
+    "generate:moeflux run" "delete:moeflux rm" "download:moeflux pull" "list-models:see: moeflux help"; do
+    wrong "${words%%:*}" "${words#*:}" "$moeflux" "${words%%:*}"
+done
+for words in "max-tokens:--tokens N" "n-predict:-n N" "ctx-size:--ctx N" "num_ctx:--ctx N" "repeat-penalty:--repetition-penalty" \
+    "n-gpu-layers:--backend" "top_kk:did you mean --top-k?" "mlock:nothing to do"; do
+    wrong "--${words%%:*}" "${words#*:}" "$moeflux" run "--${words%%:*}" 1
+done
+name="short options" && run_it 0 "$moeflux" run -m "$stories" -p "Hi" -n 3 -c 100 -t 1 --temperature 0 && has err "generated 3 " && ok
+name="short options without a space" && run_it 0 "$moeflux" run -n2 -t1 --temperature 0 && has err "generated 2 " && ok
+wrong "a letter without a value" "-n needs a value" "$moeflux" run -n
+wrong "a letter with a bad value" '--tokens is "x"' "$moeflux" run -n x
+wrong "a flag with more behind it" "unknown option -vx" "$moeflux" run -vx
+name="quiet" && run_it 0 "$moeflux" run --quiet -n 3 && empty err && ok
+name="quiet, also -q" && run_it 0 "$moeflux" convert "$golden/qwen3_5_moe" quiet -q && empty err && rm -rf quiet && ok
+name="quiet errors" && run_it 1 "$moeflux" run nowhere -q && has err "nowhere" && ok
+helps "every command is quiet" "--quiet" "$moeflux" list --help
+
 wrong "no command" "usage: moeflux COMMAND" "$moeflux"
 wrong "unknown command" 'unknown command "frobnicate"' "$moeflux" frobnicate
 wrong "near command" "did you mean convert?" "$moeflux" convrt

@@ -34,7 +34,7 @@ static json_t *read_json(const char *dir, const char *name) {
 static double mean_loss(const char *options) {
     char command[4096];
     double sum = 0, bf16_sum = 0, n_tokens = 0;
-    snprintf(command, sizeof command, "'%s' eval '%s' '%s/val.txt' --limit %d --json stories_loss.json %s", moeflux,
+    snprintf(command, sizeof command, "'%s' eval '%s' '%s/val.txt' --limit %d --scores stories_loss.json %s", moeflux,
              model_dir, data_dir, N_DOCS, options);
     assert_int_equal(system(command), 0);
     json_t *got = read_json(".", "stories_loss.json"), *want = read_json(data_dir, "golden.json");

@@ -1,0 +1,20 @@
+# version.cmake: writes OUT, a header with the commit that SOURCE is at. Run at every build; the file changes only when
+# the commit does. Sources that are no repository have none.
+find_program(GIT git)
+set(commit "")
+if(GIT AND EXISTS ${SOURCE}/.git)
+  execute_process(COMMAND ${GIT} -C ${SOURCE} rev-parse --short=10 HEAD OUTPUT_VARIABLE commit ERROR_QUIET
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+  execute_process(COMMAND ${GIT} -C ${SOURCE} diff --quiet HEAD RESULT_VARIABLE changed ERROR_QUIET)
+  if(commit AND changed)
+    set(commit "${commit}, changed")
+  endif()
+endif()
+set(text "#define MOEFLUX_COMMIT \"${commit}\"\n")
+set(old "")
+if(EXISTS ${OUT})
+  file(READ ${OUT} old)
+endif()
+if(NOT text STREQUAL old)
+  file(WRITE ${OUT} "${text}")
+endif()
