@@ -12,6 +12,7 @@ static const app_command COMMANDS[] = {
     {"run", cmd_run, "continue a text or answer a request"},
     {"chat", cmd_chat, "a conversation in the terminal"},
     {"serve", cmd_serve, "the model over HTTP, for clients of OpenAI and Anthropic"},
+    {"pull", cmd_pull, "get a model from the Hugging Face hub, converted while it comes"},
     {"list", cmd_list, "the models that have a name"},
     {"rm", cmd_rm, "remove one of them"},
     {"where", cmd_where, "where they are"},
@@ -34,6 +35,7 @@ static void print_help(FILE *to) {
     fprintf(to, "  %-10s %s\n\n", "help", "this page, or a command's: moeflux help run");
     fprintf(to, "moeflux run                        tells a story with the model that comes along\n"
                 "moeflux chat                       talks about it\n"
+                "moeflux pull ORG/NAME              gets a model; then: moeflux run NAME \"...\"\n"
                 "moeflux convert CHECKPOINT DIR     then: moeflux run DIR \"...\"\n"
                 "moeflux COMMAND --help             options and examples\n"
                 "moeflux --version\n");

@@ -11,7 +11,8 @@
 #include "base/file.h"
 #include "models.h"
 
-#define PARTIAL ".partial"
+#define PARTIAL ".partial"   /* of a conversion */
+#define DOWNLOAD ".download" /* of a pull */
 
 /* ---- reading the folder ------------------------------------------------------------------------------------------- */
 
@@ -63,7 +64,7 @@ static mf_status read_folder(const char *folder, model_entry **list, int *n, mf_
     if (!d) return errno == ENOENT ? MF_OK : mf__fail_errno(err, errno, "cannot read %s", folder);
     for (struct dirent *e; st == MF_OK && (e = readdir(d));) {
         char *path = models_is_name(e->d_name) ? mf__path_join(folder, e->d_name) : NULL;
-        bool unfinished = mf__text_ends_with(e->d_name, PARTIAL);
+        bool unfinished = mf__text_ends_with(e->d_name, PARTIAL) || mf__text_ends_with(e->d_name, DOWNLOAD);
         if (path && (unfinished ? mf__path_is_dir(path) : models_is_native(path)))
             st = add(list, n, (model_entry){.name = strdup(e->d_name), .path = strdup(path), .unfinished = unfinished},
                      err);

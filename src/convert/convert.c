@@ -63,9 +63,13 @@ static mf_status part(void *w, json_t *note, mf_error *err) {
     return mf__native_writer_part(w, note, err);
 }
 
+static mf_status commit(void *w, mf_error *err) {
+    return mf__native_writer_commit(w, err);
+}
+
 mf__sink mf__sink_writer(mf__native_writer *w) {
-    return (mf__sink){w,          has_tensor,    experts_done, tensor_begin, tensor_data,
-                      tensor_end, experts_begin, experts,      experts_end,  part};
+    return (mf__sink){w,       has_tensor,  experts_done, tensor_begin, tensor_data, tensor_end, experts_begin,
+                      experts, experts_end, part,         commit};
 }
 
 /* ---- before ---- */
@@ -129,7 +133,10 @@ static bool is_there(const char *dst) {
 static void identify(const mf__plan *plan, const mf__stage *stage, char text[64]) {
     char files[32], config[17];
     char *dump = json_dumps(plan->config, JSON_SORT_KEYS | JSON_COMPACT);
-    mf__stage_identity(stage, files);
+    if (plan->opt->feed) /* times and sizes of files that are still coming say nothing */
+        mf__hash_text(mf__hash_bytes(plan->opt->feed->identity, strlen(plan->opt->feed->identity)), files);
+    else
+        mf__stage_identity(stage, files);
     mf__hash_text(dump ? mf__hash_bytes(dump, strlen(dump)) : 0, config);
     free(dump);
     snprintf(text, 64, "%s-%s", files, config);
@@ -221,7 +228,7 @@ static mf_status write_all(const mf__plan *plan, const mf__stage *stage, const c
     if (st == MF_OK && plan->opt->also_2bit && plan->has_experts)
         st = mf__native_writer_second_set(w, &plan->second, err);
     if (st == MF_OK) st = mf__flow_run(plan, stage, &sink, err);
-    if (st == MF_OK) st = mf__stage_unchanged(stage, err);
+    if (st == MF_OK && !plan->opt->feed) st = mf__stage_unchanged(stage, err);
     if (st == MF_OK) st = write_report(plan, w, err);
     if (st != MF_OK) return stop(w, dst, st, err);
     json_t *about = mf__plan_options_json(plan->opt);
@@ -235,7 +242,7 @@ mf_status mf__convert(const char *src, const char *dst, const mf__convert_option
     mf__stage *stage = NULL;
     MF__TRY(check_target(src, dst, err));
     mf_status st = mf__plan_make(src, opt, &plan, err);
-    if (st == MF_OK) st = mf__stage_open(plan.cat, &stage, err);
+    if (st == MF_OK) st = mf__stage_open(plan.cat, opt->feed, &stage, err);
     if (st == MF_OK) st = write_all(&plan, stage, dst, err);
     mf__stage_close(stage);
     mf__plan_close(&plan);

@@ -6,6 +6,17 @@
 
 #define MF_BITS_KEEP 0 /* as the checkpoint has it */
 
+/* A source whose files come one after the other: only the beginning of each, with the table of its tensors, is there
+ * when the conversion starts. Called on any thread, one call at a time each; path is a file of the source. */
+typedef struct mf__feed {
+    void *user;
+    const char *identity; /* which source this is, in one word: a later run with the same one goes on with it */
+    /* Returns when all bytes of the file are there. */
+    mf_status (*want)(void *user, const char *path, mf_error *err);
+    /* Nothing more is read from it, and what was made of it is on the disk: it may go. */
+    mf_status (*done)(void *user, const char *path, mf_error *err);
+} mf__feed;
+
 typedef struct mf__convert_options {
     /* Each MF_BITS_KEEP, or 2 3 4 5 6 8. */
     int expert_bits; /* the routed experts */
@@ -23,6 +34,7 @@ typedef struct mf__convert_options {
      * first call tells what an earlier run did already); true stops with MF_E_CANCELLED. May be NULL. */
     bool (*progress)(void *user, int64_t done, int64_t total);
     void *progress_user;
+    const mf__feed *feed; /* NULL: the source is all there */
 } mf__convert_options;
 
 void mf__convert_options_init(mf__convert_options *opt); /* keep everything; groups of 64 */

@@ -1,7 +1,10 @@
-/* Items: a piece of rows of a trunk tensor, or a few experts of a layer. The order of items is that of the plan, and
- * what is in an item depends on the plan alone, so an interrupted stream goes on with the same items. */
+/* Items: a piece of rows of a trunk tensor, or a few experts of a layer. The trunk's tensors come in the order of the
+ * plan, and the experts of a layer after the trunk's tensors of that layer, about as checkpoints have them: a source
+ * whose files come one after the other (mf__feed) is used up in that order. What is in an item depends on the plan
+ * alone, so an interrupted stream goes on with the same items. */
 #include "convert/flow.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +32,7 @@ typedef struct item {
     int64_t source_bytes;
     uint8_t *in, *out; /* out: codes, scales, biases; or experts one stride after the other, then the second set */
     uint64_t *hashes;  /* [count] of experts, then of the second set */
+    int *used;         /* [n_files] pieces of tensors, per file, that are finished with this item */
 } item;
 
 typedef struct flow {
@@ -50,6 +54,9 @@ typedef struct flow {
     int64_t side_bytes; /* capacity of each */
     mf__loss loss;
     _Atomic int64_t done; /* source bytes */
+    /* with a feed */
+    int n_files;
+    int *left; /* [n_files] pieces of tensors that are still to come */
 } flow;
 
 /* ---- load ---- */
@@ -65,6 +72,7 @@ static mf_status load_trunk(flow *f, item *it, mf_error *err) {
     it->source_bytes = mf__source_bytes(&it->src[0]);
     f->next_row = it->end;
     if (it->end == t->src.n_rows) {
+        mf__stage_count(f->stage, &t->src, it->used);
         f->next_row = 0;
         f->next_tensor++;
     }
@@ -78,8 +86,10 @@ static mf_status load_expert(flow *f, item *it, int i, size_t *used, mf_error *e
         MF__TRY(mf__import_expert(&p->im, it->layer, it->first + i, (mf__expert_part)part, &src, err));
         MF__TRY(mf__stage_rows(f->stage, &src, 0, src.n_rows, it->in, used, to, err));
         it->source_bytes += mf__source_bytes(to);
+        mf__stage_count(f->stage, &src, it->used);
         if (!p->layout.part[part].has_bias) continue;
         MF__TRY(mf__import_expert_bias(&p->im, it->layer, it->first + i, (mf__expert_part)part, &src, err));
+        mf__stage_count(f->stage, &src, it->used);
         MF__TRY(mf__stage_rows(f->stage, &src, 0, src.n_rows, it->in, used, to + it->count * MF_PART_COUNT, err));
     }
     return MF_OK;
@@ -103,13 +113,24 @@ static mf_status load_experts(flow *f, item *it, mf_error *err) {
     return MF_OK;
 }
 
+/* The layer a tensor of the trunk belongs to; the embedding goes before all of them, the head after them. */
+static int layer_of(const char *name) {
+    int layer;
+    if (sscanf(name, "model.layers.%d.", &layer) == 1) return layer;
+    return strstr(name, "embed") ? -1 : INT_MAX;
+}
+
 static mf_status load(void *ctx, void *slot, bool *end, mf_error *err) {
     flow *f = ctx;
     const mf__plan *p = f->plan;
+    item *it = slot;
+    memset(it->used, 0, (size_t)f->n_files * sizeof *it->used);
     while (f->next_row == 0 && f->next_tensor < p->n_tensors && f->had_tensor[f->next_tensor]) f->next_tensor++;
-    if (f->next_tensor < p->n_tensors) return load_trunk(f, slot, err);
     while (f->next_layer < p->bp.config.n_layers && !mf__plan_layer_has_experts(p, f->next_layer)) f->next_layer++;
-    if (f->next_layer < p->bp.config.n_layers) return load_experts(f, slot, err);
+    bool experts = f->next_layer < p->bp.config.n_layers, trunk = f->next_tensor < p->n_tensors;
+    if (trunk && (!experts || layer_of(p->tensors[f->next_tensor].name) <= f->next_layer))
+        return load_trunk(f, it, err);
+    if (experts) return load_experts(f, it, err);
     *end = true;
     return MF_OK;
 }
@@ -326,12 +347,26 @@ static mf_status put_experts(flow *f, item *it, mf_error *err) {
     return it->first + it->count == n ? f->sink->experts_end(f->sink->ctx, err) : MF_OK;
 }
 
+/* Files whose last piece came with this item may go, once it is on the disk. */
+static mf_status release_files(flow *f, const int *used, mf_error *err) {
+    const mf__feed *feed = f->plan->opt->feed;
+    bool committed = false;
+    for (int i = 0; i < f->n_files; i++) {
+        f->left[i] -= used[i];
+        if (!used[i] || f->left[i]) continue;
+        if (!committed) MF__TRY(f->sink->commit(f->sink->ctx, err));
+        committed = true;
+        MF__TRY(feed->done(feed->user, mf__catalog_file(f->plan->cat, i), err));
+    }
+    return MF_OK;
+}
+
 static mf_status put(void *ctx, void *slot, mf_error *err) {
     flow *f = ctx;
     item *it = slot;
     MF__TRY(it->is_trunk ? put_trunk(f, it, err) : put_experts(f, it, err));
     atomic_fetch_add(&f->done, it->source_bytes);
-    return MF_OK;
+    return f->plan->opt->feed ? release_files(f, it->used, err) : MF_OK;
 }
 
 /* ---- run ---- */
@@ -360,6 +395,36 @@ static mf_status count_done(flow *f, int64_t *done, mf_error *err) {
     return MF_OK;
 }
 
+static mf_status count_expert(flow *f, int layer, int expert, mf_error *err) {
+    const mf__plan *p = f->plan;
+    for (int part = 0; part < MF_PART_COUNT; part++) {
+        mf__source src;
+        MF__TRY(mf__import_expert(&p->im, layer, expert, (mf__expert_part)part, &src, err));
+        mf__stage_count(f->stage, &src, f->left);
+        if (!p->layout.part[part].has_bias) continue;
+        MF__TRY(mf__import_expert_bias(&p->im, layer, expert, (mf__expert_part)part, &src, err));
+        mf__stage_count(f->stage, &src, f->left);
+    }
+    return MF_OK;
+}
+
+/* With a feed: what is still to be read of each file. Those of which nothing is may go at once. */
+static mf_status count_files(flow *f, mf_error *err) {
+    const mf__plan *p = f->plan;
+    const mf__feed *feed = p->opt->feed;
+    f->left = calloc((size_t)f->n_files + 1, sizeof *f->left);
+    if (!f->left) return mf__fail(err, MF_E_NOMEM, "no memory for a conversion");
+    for (int64_t i = 0; i < p->n_tensors; i++)
+        if (!f->had_tensor[i]) mf__stage_count(f->stage, &p->tensors[i].src, f->left);
+    for (int l = 0; l < p->bp.config.n_layers; l++)
+        for (int e = f->had_experts[l]; mf__plan_layer_has_experts(p, l) && e < p->bp.config.moe.n_experts; e++)
+            MF__TRY(count_expert(f, l, e, err));
+    for (int i = 0; i < f->n_files; i++)
+        if (!f->left[i] && mf__catalog_is_file(p->cat, i))
+            MF__TRY(feed->done(feed->user, mf__catalog_file(p->cat, i), err));
+    return MF_OK;
+}
+
 static mf_status reserve(flow *f, mf_error *err) {
     const mf__plan *p = f->plan;
     int threads = p->opt->n_threads;
@@ -378,7 +443,8 @@ static mf_status reserve(flow *f, mf_error *err) {
         it->out = mf__direct_alloc((size_t)p->max_out);
         it->src = calloc((size_t)p->experts_at_once * 2 * MF_PART_COUNT + 1, sizeof *it->src);
         it->hashes = malloc(((size_t)p->experts_at_once * 2 + 1) * sizeof *it->hashes);
-        ok = ok && it->in && it->out && it->src && it->hashes;
+        it->used = calloc((size_t)f->n_files + 1, sizeof *it->used);
+        ok = ok && it->in && it->out && it->src && it->hashes && it->used;
     }
     if (ok) return MF_OK;
     return mf__fail(err, MF_E_NOMEM, "no memory for a conversion: it needs about %lld MB",
@@ -391,7 +457,9 @@ static void release(flow *f) {
         mf__direct_free(f->items[i].out, (size_t)f->plan->max_out);
         free(f->items[i].src);
         free(f->items[i].hashes);
+        free(f->items[i].used);
     }
+    free(f->left);
     free(f->had_tensor);
     free(f->had_experts);
     free(f->rows);
@@ -402,9 +470,10 @@ static void release(flow *f) {
 }
 
 mf_status mf__flow_run(const mf__plan *plan, const mf__stage *stage, const mf__sink *sink, mf_error *err) {
-    flow f = {.plan = plan, .stage = stage, .sink = sink, .next_expert = -1};
+    flow f = {.plan = plan, .stage = stage, .sink = sink, .next_expert = -1, .n_files = mf__catalog_n_files(plan->cat)};
     int64_t done = 0;
     mf_status st = count_done(&f, &done, err);
+    if (st == MF_OK && plan->opt->feed) st = count_files(&f, err);
     atomic_init(&f.done, done);
     if (st == MF_OK) st = reserve(&f, err);
     if (st == MF_OK) st = report_progress(&f, err);

@@ -20,6 +20,7 @@ typedef struct mf__sink {
     mf_status (*experts)(void *ctx, const mf__expert_run *run, mf_error *err);
     mf_status (*experts_end)(void *ctx, mf_error *err);
     mf_status (*part)(void *ctx, json_t *note, mf_error *err);
+    mf_status (*commit)(void *ctx, mf_error *err); /* all parts so far are on the disk; NULL where no feed is used */
 } mf__sink;
 
 mf__sink mf__sink_writer(mf__native_writer *w);

@@ -10,9 +10,10 @@ struct mf__stage {
     const mf__catalog *cat;
     int n_files;
     mf__infile *files;
+    const mf__feed *feed; /* NULL: all files are complete */
 };
 
-mf_status mf__stage_open(const mf__catalog *cat, mf__stage **out, mf_error *err) {
+mf_status mf__stage_open(const mf__catalog *cat, const mf__feed *feed, mf__stage **out, mf_error *err) {
     int n = mf__catalog_n_files(cat);
     mf__stage *st = calloc(1, sizeof *st);
     *out = NULL;
@@ -22,6 +23,7 @@ mf_status mf__stage_open(const mf__catalog *cat, mf__stage **out, mf_error *err)
         return mf__fail(err, MF_E_NOMEM, "no memory for the table of files");
     }
     st->cat = cat;
+    st->feed = feed;
     mf_status status = MF_OK;
     for (; st->n_files < n && status == MF_OK; st->n_files += status == MF_OK)
         if (mf__catalog_is_file(cat, st->n_files))
@@ -92,6 +94,17 @@ static int pieces_of(mf__tensor *t, int64_t first, int64_t n, piece out[3]) {
     return count;
 }
 
+void mf__stage_count(const mf__stage *st, const mf__source *src, int *used) {
+    mf__tensor t = src->stored;
+    piece pieces[3];
+    int64_t first, n, offset;
+    stored_range(src, 0, src->n_rows, &first, &n);
+    for (int i = 0, count = pieces_of(&t, first, n, pieces); i < count; i++) {
+        int file = mf__catalog_where(st->cat, (const uint8_t *)*pieces[i].pointer + pieces[i].offset, &offset);
+        if (file >= 0) used[file]++;
+    }
+}
+
 size_t mf__stage_room(const mf__source *src, int64_t begin, int64_t end) {
     mf__tensor t = src->stored;
     piece pieces[3];
@@ -110,6 +123,7 @@ static mf_status stage_piece(const mf__stage *st, const piece *p, uint8_t *buf, 
         *p->pointer = from; /* in memory already */
         return MF_OK;
     }
+    if (st->feed) MF__TRY(st->feed->want(st->feed->user, st->files[file].path, err));
     MF__TRY(mf__infile_read(&st->files[file], offset, p->size, buf + *used, &data, err));
     *p->pointer = data;
     *used += mf__infile_room(p->size);

@@ -113,10 +113,10 @@ static mf_status compare(const mf__native *native, const mf__plan *plan, mf_erro
                .tensors = json_object_get(native->manifest, "tensors"),
                .sets = {json_object_get(json_object_get(own, "experts"), "xxh64"),
                         json_object_get(json_object_get(own, "experts_2bit"), "xxh64")}};
-    mf__sink sink = {&c,         has_tensor,    experts_done, tensor_begin, tensor_data,
-                     tensor_end, experts_begin, experts,      experts_end,  part};
+    mf__sink sink = {&c,      has_tensor,  experts_done, tensor_begin, tensor_data, tensor_end, experts_begin,
+                     experts, experts_end, part,         NULL};
     mf__stage *stage;
-    MF__TRY(mf__stage_open(plan->cat, &stage, err));
+    MF__TRY(mf__stage_open(plan->cat, NULL, &stage, err));
     mf_status st = mf__flow_run(plan, stage, &sink, err);
     mf__stage_close(stage);
     if (st == MF_OK && c.n_tensors != (int64_t)json_object_size(c.tensors))

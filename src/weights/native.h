@@ -104,6 +104,8 @@ mf_status mf__native_writer_experts_end(mf__native_writer *w, mf_error *err); /*
 /* Everything since the last call is a finished part: the journal gets it, now or soon, and a later resume keeps it.
  * note (may be NULL; taken over) is kept with it: notes gives all of them, also those of earlier runs, in order. */
 mf_status mf__native_writer_part(mf__native_writer *w, json_t *note, mf_error *err);
+/* The journal has every finished part, and the disk what it stands for. */
+mf_status mf__native_writer_commit(mf__native_writer *w, mf_error *err);
 const json_t *mf__native_writer_notes(const mf__native_writer *w); /* an array */
 
 /* Writes the manifest (source: where the model came from, a short name, no machine path; config: echoed, may be NULL),

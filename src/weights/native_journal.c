@@ -95,6 +95,12 @@ mf_status mf__native_writer_part(mf__native_writer *w, json_t *note, mf_error *e
     return status;
 }
 
+mf_status mf__native_writer_commit(mf__native_writer *w, mf_error *err) {
+    mf_status status = w->journal_fd >= 0 ? mf__journal_commit(w, err) : MF_OK;
+    if (status != MF_OK) w->failed = true;
+    return status;
+}
+
 /* ---- loading ---- */
 
 static bool hex(const char *text, size_t n) {

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
+#include "base/sha.h"
 
 #define PRIME32 2654435761u
 
@@ -76,11 +77,51 @@ static void text(void **state) {
     assert_false(mf__hash_parse("00123456789ABCDE", &v));
 }
 
+/* The examples of FIPS 180-4, in pieces of every length. */
+static void sha(void **state) {
+    static const struct {
+        const char *unit;
+        int times;
+        const char *sha256, *sha1;
+    } cases[] = {{"", 0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+                  "da39a3ee5e6b4b0d3255bfef95601890afd80709"},
+                 {"abc", 1, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+                  "a9993e364706816aba3e25717850c26c9cd0d89d"},
+                 {"aaaaaaaaaa", 100000, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0",
+                  "34aa973cd4c4daa4f61eeb2bdbad27316534016f"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int kind = 0; kind < 2; kind++) {
+            char t[MF_SHA_TEXT];
+            mf__sha s;
+            mf__sha_init(&s, (mf__sha_kind)kind);
+            for (int k = 0; k < cases[i].times; k++) mf__sha_update(&s, cases[i].unit, strlen(cases[i].unit));
+            mf__sha_text(&s, t);
+            assert_string_equal(t, kind == MF_SHA_256 ? cases[i].sha256 : cases[i].sha1);
+        }
+    uint8_t buf[300];
+    char whole[MF_SHA_TEXT], cut[MF_SHA_TEXT];
+    for (size_t i = 0; i < sizeof buf; i++) buf[i] = (uint8_t)(i * 7);
+    mf__sha s;
+    mf__sha_init(&s, MF_SHA_256);
+    mf__sha_update(&s, buf, sizeof buf);
+    mf__sha_text(&s, whole);
+    for (size_t a = 0; a <= sizeof buf; a++) {
+        mf__sha_init(&s, MF_SHA_256);
+        mf__sha_update(&s, buf, a);
+        mf__sha_text(&s, cut); /* asking in between changes nothing */
+        mf__sha_update(&s, buf + a, sizeof buf - a);
+        mf__sha_text(&s, cut);
+        assert_string_equal(cut, whole);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_vectors),
         cmocka_unit_test(pieces),
         cmocka_unit_test(text),
+        cmocka_unit_test(sha),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
