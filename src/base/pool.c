@@ -8,7 +8,8 @@
  *     change of its own `go` and its own decrement of `pending`, and at no other time.
  *   - Both waits spin for SPIN_NS and then park. Who parks first says so in a flag and then looks again under the
  *     lock; who wakes first changes the value and then looks at the flag. Both orders are sequentially consistent, so
- *     one of the two always sees the other and no wake-up is lost.
+ *     one of the two always sees the other and no wake-up is lost. The flag is set by an exchange: qemu-user (7.2) on
+ *     x86 lets a load-acquire overtake a store-release, which ARM does not, and loses wake-ups with a plain store.
  *   - mf__pool_run allocates nothing and makes no system call while the workers are awake. */
 #include "base/pool.h"
 
@@ -104,7 +105,7 @@ static unsigned wait_for_job(worker *w, unsigned old) {
     } while (may_spin(&deadline));
 
     pthread_mutex_lock(&w->seat.lock);
-    atomic_store(&w->seat.parked, true);
+    atomic_exchange(&w->seat.parked, true);
     while ((now = atomic_load(&w->go)) == old) pthread_cond_wait(&w->seat.wake, &w->seat.lock);
     atomic_store(&w->seat.parked, false);
     pthread_mutex_unlock(&w->seat.lock);
@@ -122,7 +123,7 @@ static void wait_for_workers(mf__pool *pool) {
 
     bench *seat = &pool->caller_seat;
     pthread_mutex_lock(&seat->lock);
-    atomic_store(&seat->parked, true);
+    atomic_exchange(&seat->parked, true);
     while (atomic_load(&pool->pending) != 0) pthread_cond_wait(&seat->wake, &seat->lock);
     atomic_store(&seat->parked, false);
     pthread_mutex_unlock(&seat->lock);

@@ -120,7 +120,7 @@ static const op_case WIDE[] = {
     {"conv1d", .build = build_conv1d, SEQS, .cols = 1100, .p = {.conv = {1100, 4}}},
 };
 
-__attribute__((unused)) static void test_wide(void **state) {
+static void test_wide(void **state) {
     (void)state;
     run_cases(WIDE, (int)MF__COUNT(WIDE), NULL);
 }
@@ -129,9 +129,7 @@ int main(int argc, char **argv) {
     if (op_choose_backends(argc - 1, argv + 1)) return 2;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
-#ifndef OP_EMULATED /* TODO: there one of these waits for ever, and it is not known yet whether qemu or a kernel does */
         cmocka_unit_test(test_wide),
-#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
