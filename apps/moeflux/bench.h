@@ -52,11 +52,12 @@ mf_status bench_profile(const char *dir, const bench_options *opt, mf_error *err
 typedef struct memory_reader memory_reader;
 
 int bench_threads(const bench_options *opt);
-mf_status memory_reader_open(int threads, memory_reader **out, mf_error *err);
-/* A plain loop over more bytes than any cache has, on all threads. */
+/* What it reads is borrowed from the model's experts: the memory budget holds for all of the program. Where that leaves
+ * too little to measure by, *out is NULL, and a line says so. */
+mf_status memory_reader_open(mf_model *model, int threads, memory_reader **out, mf_error *err);
+/* A plain loop over more bytes than caches have, on all threads. */
 mf_status memory_reader_run(memory_reader *r, double *gb_s, mf_error *err);
-int64_t memory_reader_bytes(void);
-void memory_reader_close(memory_reader *r); /* NULL is fine */
+void memory_reader_close(memory_reader *r); /* before the model; NULL is fine */
 
 /* Asks the system to drop the model's files from its page cache; returns the share of them that is still there. */
 double page_cache_drop(const char *dir, const opt_list *experts_dirs);

@@ -28,7 +28,7 @@ typedef struct bench {
     mf_session *session;
     memory_reader *memory;
     expert_reader *disk;
-    int64_t borrowed; /* from the experts' memory, for the two above */
+    int64_t borrowed; /* from the experts' memory, for the one above */
     int32_t *ids;
     int64_t n_ids;
     float *logits;
@@ -81,9 +81,11 @@ static mf_status run_decode(bench *b, int run, mf_error *err) {
 /* Run 0 is the cold one: it does not count. */
 static mf_status one_run(bench *b, int run, mf_error *err) {
     double gb_s;
-    if (run > 0) {
+    if (run > 0 && b->memory) {
         MF__TRY(memory_reader_run(b->memory, &gb_s, err));
         series_add(&b->memory_gb_s, gb_s);
+    }
+    if (run > 0 && b->disk) {
         MF__TRY(expert_reader_run(b->disk, DISK_SECONDS, &gb_s, NULL, err));
         series_add(&b->disk_gb_s, gb_s);
     }
@@ -92,15 +94,20 @@ static mf_status one_run(bench *b, int run, mf_error *err) {
     return run_decode(b, run, err);
 }
 
-/* What measures memory and drive takes its memory from the experts': the budget holds for all of the program. */
+/* What measures the drive takes its memory from the experts', too. */
 static mf_status open_readers(bench *b, mf_error *err) {
-    MF__TRY(memory_reader_open(b->threads, &b->memory, err));
-    MF__TRY(expert_reader_open(b->model, MF_IO_AUTO, MF_SWITCH_ON, &b->disk, err));
-    int64_t bytes = memory_reader_bytes() + expert_reader_bytes(b->disk);
     double gb_s;
-    if (mf__store_lend(mf__model_store(b->model), bytes, NULL) == MF_OK) b->borrowed = bytes;
-    return expert_reader_run(b->disk, DISK_SECONDS / 5, &gb_s, NULL,
-                             err); /* its memory is touched for the first time */
+    MF__TRY(expert_reader_open(b->model, MF_IO_AUTO, MF_SWITCH_ON, &b->disk, err));
+    int64_t bytes = expert_reader_bytes(b->disk);
+    if (mf__model_borrow(b->model, bytes)) {
+        b->borrowed = bytes;
+        MF__TRY(expert_reader_run(b->disk, DISK_SECONDS / 5, &gb_s, NULL, err)); /* first touch of its memory */
+    } else {
+        app_say("the drive is not measured: --ram leaves less than %lld MB for that", (long long)((bytes >> 20) + 1));
+        expert_reader_close(b->disk);
+        b->disk = NULL;
+    }
+    return memory_reader_open(b->model, b->threads, &b->memory, err);
 }
 
 /* ---- results ---------------------------------------------------------------------------------------------------- */
@@ -175,8 +182,8 @@ static mf_status show_json(bench *b, mf_error *err) {
     phase_json(o, "prefill_", &b->prefill);
     series_json(o, "memory_ceiling_gb_s", &b->memory_gb_s);
     series_json(o, "disk_ceiling_gb_s", &b->disk_gb_s);
-    json_object_set_new(o, "memory_floor_s_per_token", json_real(memory_s));
-    json_object_set_new(o, "disk_floor_s_per_token", json_real(disk_s));
+    json_object_set_new(o, "memory_floor_s_per_token", b->memory_gb_s.n ? json_real(memory_s) : json_null());
+    json_object_set_new(o, "disk_floor_s_per_token", b->disk_gb_s.n ? json_real(disk_s) : json_null());
     json_object_set_new(o, "floor_tok_s", json_real(ratio(1, floor_s)));
     json_object_set_new(o, "cold",
                         json_pack("{s:b, s:f, s:f, s:f, s:f}", "page_cache_dropped", b->still_cached <= COLD_SHARE,
@@ -193,7 +200,7 @@ static void show_phase(bench *b, const char *name, phase *p) {
            app_bytes(read_per_token(p), read), 100 * ratio((double)p->hits, (double)p->wanted),
            (double)p->stall_ns * 1e-9 / p->speed.n, p->seconds / p->speed.n);
     if (p->busy_ns) printf("; %.0f %% of reading was hidden", 100 * overlap(p));
-    if (read_per_token(p) > 0)
+    if (read_per_token(p) > 0 && b->disk_gb_s.n)
         printf("; the drive allows %.2f tokens/s, reached %.0f %%", ratio(1, disk_floor(b, p)),
                100 * disk_floor(b, p) * series_median(&p->speed));
     printf("\n");
@@ -217,9 +224,10 @@ static void show_text(bench *b) {
         printf("first run: opened in %.2f s; prefill %.2f, decode %.2f tokens/s (%.0f %% of the files stayed in the "
                "page cache)\n",
                b->open_s, b->prefill.cold_speed, b->decode.cold_speed, 100 * b->still_cached);
-    printf("a token touches %s: memory allows %.2f tokens/s", app_bytes((double)info->token_bytes, touched),
-           ratio(1, memory_floor(b)));
-    if (b->decode.speed.n) printf(", reached %.0f %%", 100 * series_median(&b->decode.speed) * memory_floor(b));
+    printf("a token touches %s", app_bytes((double)info->token_bytes, touched));
+    if (b->memory_gb_s.n) printf(": memory allows %.2f tokens/s", ratio(1, memory_floor(b)));
+    if (b->memory_gb_s.n && b->decode.speed.n)
+        printf(", reached %.0f %%", 100 * series_median(&b->decode.speed) * memory_floor(b));
     printf("\n");
     show_phase(b, "prefill", &b->prefill);
     show_phase(b, "decode", &b->decode);
@@ -264,7 +272,7 @@ mf_status bench_eval(const char *dir, const bench_options *opt, mf_error *err) {
     mf_status st = run(&b, dir, err);
     expert_reader_close(b.disk);
     memory_reader_close(b.memory);
-    if (b.borrowed) mf__store_lend(mf__model_store(b.model), -b.borrowed, NULL);
+    if (b.borrowed) mf__model_borrow(b.model, -b.borrowed);
     mf_session_free(b.session);
     free(b.ids);
     free(b.logits);

@@ -11,14 +11,18 @@
 #include "base/pool.h"
 #include "base/probe.h"
 #include "bench.h"
+#include "engine/experts.h"
 
-#define READ_BYTES ((int64_t)256 << 20) /* more than any cache */
+#define MOST_BYTES ((int64_t)256 << 20)
+#define LEAST_BYTES ((int64_t)64 << 20) /* less would measure a cache */
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
 struct memory_reader {
+    mf_model *model;
     int threads;
-    uint64_t *words;
+    int64_t bytes;
+    uint64_t *words;     /* [bytes / 8] */
     uint64_t sums[1024]; /* by thread: the loop must not be optimized away */
 };
 
@@ -28,13 +32,19 @@ int bench_threads(const bench_options *opt) {
     return opt->model.threads ? (int)opt->model.threads : cpu.n_physical > 0 ? cpu.n_physical : 1;
 }
 
-mf_status memory_reader_open(int threads, memory_reader **out, mf_error *err) {
-    memory_reader *r = calloc(1, sizeof *r);
-    *out = r;
-    if (!r || !(r->words = aligned_alloc(64, (size_t)READ_BYTES)))
-        return mf__fail(err, MF_E_NOMEM, "no memory for %lld bytes to read", (long long)READ_BYTES);
-    memset(r->words, 1, (size_t)READ_BYTES);
-    r->threads = threads;
+mf_status memory_reader_open(mf_model *model, int threads, memory_reader **out, mf_error *err) {
+    int64_t bytes = MOST_BYTES;
+    *out = NULL;
+    while (bytes >= LEAST_BYTES && !mf__model_borrow(model, bytes)) bytes /= 2;
+    if (bytes < LEAST_BYTES) {
+        app_say("memory is not measured: --ram leaves less than %lld MB for that", (long long)(LEAST_BYTES >> 20));
+        return MF_OK;
+    }
+    memory_reader *r = *out = calloc(1, sizeof *r);
+    if (r) *r = (memory_reader){.model = model, .threads = threads, .bytes = bytes};
+    if (!r || !(r->words = aligned_alloc(64, (size_t)bytes)))
+        return mf__fail(err, MF_E_NOMEM, "no memory for %lld bytes to read", (long long)bytes);
+    memset(r->words, 1, (size_t)bytes);
     return MF_OK;
 }
 
@@ -54,21 +64,18 @@ static void read_words(void *ctx, int64_t begin, int64_t end, int thread) {
 mf_status memory_reader_run(memory_reader *r, double *gb_s, mf_error *err) {
     mf__pool *pool;
     MF__TRY(mf__pool_create(r->threads, &pool, err));
-    mf__pool_run(pool, read_words, r, READ_BYTES / 64 / 8); /* all threads are there */
+    mf__pool_run(pool, read_words, r, r->bytes / 64 / 8); /* all threads are there */
     double began = app_seconds();
-    mf__pool_run(pool, read_words, r, READ_BYTES / 64);
-    *gb_s = (double)READ_BYTES / (app_seconds() - began) / 1e9;
+    mf__pool_run(pool, read_words, r, r->bytes / 64);
+    *gb_s = (double)r->bytes / (app_seconds() - began) / 1e9;
     mf__pool_free(pool);
     return MF_OK;
-}
-
-int64_t memory_reader_bytes(void) {
-    return READ_BYTES;
 }
 
 void memory_reader_close(memory_reader *r) {
     if (!r) return;
     free(r->words);
+    mf__model_borrow(r->model, -r->bytes);
     free(r);
 }
 

@@ -87,13 +87,14 @@ static mf_status product_gflop_s(mf__backend *be, double *gflop_s, mf_error *err
     return st;
 }
 
-static mf_status measure_ceilings(const bench_options *opt, bool ref, ceilings *out, mf_error *err) {
+static mf_status measure_ceilings(mf_model *model, const bench_options *opt, ceilings *out, mf_error *err) {
+    bool ref = !strcmp(mf_model_info_get(model)->backend, "ref");
     memory_reader *reader = NULL;
     mf__backend *be = NULL;
     mf__pool *pool = NULL;
-    mf_status st = memory_reader_open(bench_threads(opt), &reader, err);
+    mf_status st = memory_reader_open(model, bench_threads(opt), &reader, err);
     series memory = {0};
-    for (int i = 0; i < 5 && st == MF_OK; i++) {
+    for (int i = 0; i < 5 && st == MF_OK && reader; i++) {
         double gb_s = 0;
         st = memory_reader_run(reader, &gb_s, err);
         series_add(&memory, gb_s);
@@ -198,8 +199,12 @@ static void show_phase(const job *j, const phase *p) {
     for (int i = 0; i < p->n_ops; i++) {
         const mf_profile_row *r = &p->ops[i];
         double gb_s = rate(r->bytes, r->ns), gflop_s = rate(r->flops, r->ns);
-        printf("  %-14s %9.1f %6.1f %% %7.0f %8.2f %7.0f %%", r->op, (double)r->ns * 1e-3 / tokens,
-               (double)r->ns * 1e-7 / p->seconds, (double)r->n_runs / runs, gb_s, 100 * gb_s / j->top.memory_gb_s);
+        printf("  %-14s %9.1f %6.1f %% %7.0f %8.2f ", r->op, (double)r->ns * 1e-3 / tokens,
+               (double)r->ns * 1e-7 / p->seconds, (double)r->n_runs / runs, gb_s);
+        if (j->top.memory_gb_s > 0)
+            printf("%7.0f %%", 100 * gb_s / j->top.memory_gb_s);
+        else
+            printf("%9s", "-");
         if (r->flops > 0) printf(" %9.2f %7.0f %%", gflop_s, 100 * gflop_s / j->top.gflop_s);
         printf("\n");
     }
@@ -257,7 +262,7 @@ static mf_status run(job *j, const char *dir, mf_error *err) {
     j->logits = calloc((size_t)info->n_vocab, sizeof *j->logits);
     if (!j->ids || !j->logits) return mf__fail(err, MF_E_NOMEM, "no memory for the benchmark");
     bench_random_ids(j->ids, n, info->n_vocab);
-    MF__TRY(measure_ceilings(opt, !strcmp(info->backend, "ref"), &j->top, err));
+    MF__TRY(measure_ceilings(j->model, opt, &j->top, err));
     MF__TRY(run_all(j, err));
     if (opt->json) return show_json(j, err);
     show_text(j);

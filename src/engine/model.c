@@ -26,6 +26,7 @@ mf_status mf__model_options_check(const mf_model_options *o, mf_error *err) {
                   {"prefetch", (int)o->prefetch, MF_SWITCH_OFF},
                   {"n_threads", o->n_threads, MAX_THREADS},
                   {"ram_bytes", o->ram_bytes, INT64_MAX},
+                  {"vram_bytes", o->vram_bytes, INT64_MAX},
                   {"prompt_cache_ram", o->prompt_cache_ram, INT64_MAX},
                   {"prompt_cache_disk", o->prompt_cache_disk, INT64_MAX}};
     for (size_t i = 0; i < MF__COUNT(ranges); i++)

@@ -13,11 +13,8 @@ static int64_t held_prefix(const mf_session *s, const int32_t *tokens, int64_t n
     return s->model->recurrent_floats && same < s->length ? 0 : same;
 }
 
-/* Brings the session to the longest known prefix of at most n tokens. */
-static mf_status restore_prefix(mf_session *s, const int32_t *tokens, int64_t n, mf_error *err) {
-    mf__frozen *f = NULL;
-    int64_t held = held_prefix(s, tokens, n);
-    MF__TRY(mf__cache_find(s->model, tokens, n, held, &f, err));
+/* Brings the session to a known prefix: the frozen state, which is freed, or what it holds itself. */
+static mf_status go_back_to(mf_session *s, mf__frozen *f, int64_t held, mf_error *err) {
     mf_status st = MF_OK;
     mf__model_lock(s->model);
     if (f)
@@ -41,9 +38,34 @@ static int64_t next_stop(const mf_session *s, int64_t at, int64_t n, const int64
     return stop < n ? stop : n;
 }
 
+static mf_status freeze(mf_session *s, mf__frozen **out, mf_error *err) {
+    mf__model_lock(s->model);
+    mf_status st = mf__freeze(s, out, err);
+    mf__model_unlock(s->model);
+    return st;
+}
+
+/* Where memory is short for a state in the cache, there is none: the prompt itself does not need it. */
+static mf_status keep(mf_session *s, mf_error *err) {
+    mf_status st = mf_prompt_keep(s, err);
+    if (st != MF_E_NOMEM) return st;
+    mf__log(&s->model->log, MF_LOG_DEBUG, "prompt cache: no memory for a state of %lld tokens", (long long)s->length);
+    return MF_OK;
+}
+
+/* Room for all of the prompt, before time is spent on its beginning. */
+static mf_status make_room(mf_session *s, int64_t n, mf_error *err) {
+    mf__model_lock(s->model);
+    mf_status st = mf__session_make_room(s, n, err);
+    if (st == MF_E_NOMEM) st = mf__memory_error(s, n, err);
+    mf__model_unlock(s->model);
+    return st;
+}
+
 /* Evaluates from what the session holds to the end, and keeps states on the way. */
 static mf_status run(mf_session *s, const int32_t *tokens, int64_t n, const int64_t *marks, size_t n_marks,
                      float *logits, mf_error *err) {
+    MF__TRY(make_room(s, n, err));
     while (s->length < n) {
         int64_t stop = next_stop(s, s->length, n, marks, n_marks);
         mf_part part = {.session = s,
@@ -52,16 +74,9 @@ static mf_status run(mf_session *s, const int32_t *tokens, int64_t n, const int6
                         .logits = logits,
                         .n_logits = stop == n};
         MF__TRY(mf_eval(s->model, &part, 1, err));
-        if (stop < n) MF__TRY(mf_prompt_keep(s, err));
+        if (stop < n) MF__TRY(keep(s, err));
     }
     return MF_OK;
-}
-
-static mf_status freeze(mf_session *s, mf__frozen **out, mf_error *err) {
-    mf__model_lock(s->model);
-    mf_status st = mf__freeze(s, out, err);
-    mf__model_unlock(s->model);
-    return st;
 }
 
 /* Back to what the session held; where that had to give way, it keeps what it has of the prompt. */
@@ -73,26 +88,59 @@ static void undo(mf_session *s, mf__frozen *before) {
     mf__model_unlock(s->model);
 }
 
-/* Memory is short, and what the session held before has at least the pages that are still wanted: it gives way, since
+/* Pages that the session must still get once nobody holds `before` any more, and whether it gains any by that: those
+ * that only the two share become its own. */
+static int64_t pages_wanted(const mf_session *s, const mf__frozen *before, int64_t n, bool *gains) {
+    int64_t wanted = (n + MF_KV_BLOCK - 1) / MF_KV_BLOCK - s->n_pages;
+    if (wanted < 0) wanted = 0;
+    for (int32_t i = (int32_t)(s->length / MF_KV_BLOCK); i < s->n_pages; i++) {
+        bool both = i < before->n_pages && before->pages[i] == s->pages[i];
+        if (s->pages[i]->refs > 1 + both) wanted++;
+        if (both) *gains = true;
+    }
+    return wanted;
+}
+
+/* Memory is short, and what the session held before takes at least as much as is still wanted: it gives way, since
  * without it the rest is sure to fit. */
 static bool give_way(mf_session *s, int64_t n, mf__frozen **before) {
-    int64_t wanted = (n + MF_KV_BLOCK - 1) / MF_KV_BLOCK - s->n_pages, freed = 0;
-    mf__model_lock(s->model);
-    for (int32_t i = 0; i < (*before)->n_pages; i++) freed += (*before)->pages[i]->refs == 1;
-    bool enough = (*before)->refs == 1 && freed > 0 && freed >= wanted;
+    mf_model *m = s->model;
+    bool gains = false;
+    if (!*before) return false;
+    mf__model_lock(m);
+    int64_t wanted = pages_wanted(s, *before, n, &gains) * m->kv.page_bytes;
+    int64_t freed = (*before)->recurrent ? m->recurrent_floats * (int64_t)sizeof(float) : 0;
+    for (int32_t i = 0; i < (*before)->n_pages; i++) freed += (*before)->pages[i]->refs == 1 ? m->kv.page_bytes : 0;
+    bool enough = (*before)->refs == 1 && (gains || freed > 0) && freed >= wanted;
     if (enough) {
-        mf__frozen_free(s->model, *before);
+        mf__frozen_free(m, *before);
         *before = NULL;
     }
-    mf__model_unlock(s->model);
+    mf__model_unlock(m);
     return enough;
+}
+
+/* What the session holds is put aside only where it could be lost: a single call of mf_eval that goes on from it leaves
+ * it as it was by itself. Where memory is too short for that, it is lost if something fails. */
+static mf_status put_aside(mf_session *s, bool goes_on, mf__frozen **before, mf_error *err) {
+    *before = NULL;
+    if (goes_on) return MF_OK;
+    mf_status st = freeze(s, before, err);
+    return st == MF_E_NOMEM ? MF_OK : st;
 }
 
 static mf_status run_or_undo(mf_session *s, const int32_t *tokens, int64_t n, const int64_t *marks, size_t n_marks,
                              float *logits, int64_t *n_reused, mf_error *err) {
-    mf__frozen *before = NULL;
-    MF__TRY(freeze(s, &before, err));
-    mf_status st = restore_prefix(s, tokens, n - 1, err); /* the last token is evaluated for its logits */
+    mf__frozen *before, *found = NULL;
+    int64_t held = held_prefix(s, tokens, n - 1); /* the last token is evaluated for its logits */
+    MF__TRY(mf__cache_find(s->model, tokens, n - 1, held, &found, err));
+    bool goes_on = !found && held == s->length && next_stop(s, held, n, marks, n_marks) == n;
+    mf_status st = put_aside(s, goes_on, &before, err);
+    if (st != MF_OK) {
+        mf__frozen_drop(s->model, found);
+        return st;
+    }
+    st = go_back_to(s, found, held, err);
     *n_reused = s->length;
     if (st == MF_OK) st = run(s, tokens, n, marks, n_marks, logits, err);
     if (st == MF_E_NOMEM && give_way(s, n, &before)) st = run(s, tokens, n, marks, n_marks, logits, err);
@@ -133,7 +181,10 @@ mf_status mf_prompt(mf_session *s, const int32_t *tokens, size_t n, const int64_
 mf_status mf_prompt_begin(mf_session *s, const int32_t *tokens, size_t n, int64_t *n_reused, mf_error *err) {
     if (n_reused) *n_reused = 0;
     MF__TRY(check(s, tokens, n, err));
-    MF__TRY(restore_prefix(s, tokens, (int64_t)n - 1, err));
+    mf__frozen *found = NULL;
+    int64_t held = held_prefix(s, tokens, (int64_t)n - 1);
+    MF__TRY(mf__cache_find(s->model, tokens, (int64_t)n - 1, held, &found, err));
+    MF__TRY(go_back_to(s, found, held, err));
     if (n_reused) *n_reused = s->length;
     return MF_OK;
 }

@@ -211,6 +211,14 @@ void mf__model_release(mf_model *m, int64_t bytes, void *mem) {
 
 /* ---- for measuring ---------------------------------------------------------------------------------------------- */
 
+bool mf__model_borrow(mf_model *m, int64_t bytes) {
+    mf__model_lock(m);
+    bool lent = mf__store_lend(m->host_store, bytes, NULL) == MF_OK;
+    if (lent && m->store == m->host_store) m->lent += bytes;
+    mf__model_unlock(m);
+    return lent;
+}
+
 mf__store *mf__model_store(mf_model *m) {
     return m->store;
 }

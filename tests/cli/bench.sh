@@ -22,7 +22,9 @@ run_it 0 "$moeflux" bench "$stories" --prefill 20 --decode 6 --repeat 2 --json &
     holds "$(value bytes_per_token) == 6308816 && $(value stall_s) >= 0 && $(value floor_tok_s) > 0" && ok
 
 name="within a budget experts are read"
-run_it 0 "$moeflux" bench "$stories" --prefill 0 --decode 12 --repeat 1 --json --ram 62M --io pread && empty err &&
+run_it 0 "$moeflux" bench "$stories" --prefill 0 --decode 12 --repeat 1 --json --ram 62M --io pread &&
+    has err "the drive is not measured: --ram leaves less" "memory is not measured: --ram leaves less" &&
+    has out '"memory_ceiling_gb_s": null' '"disk_floor_s_per_token": null' &&
     has out '"io": "pread"' '"prefill_tok_s": null' '"prefill_hit_rate": null' &&
     holds "$(value hit_rate) < 1 && $(value hit_rate) > 0 && $(value bytes_read_per_token) > 0" &&
     holds "$(value bytes_read_per_token) < 64 * 27648 * 2 && $(value io_busy_s) > 0 && $(value cache_budget) < 20e6" && ok

@@ -15,8 +15,8 @@ mkdir -p models && ln -sfn "$stories" models/stories-moe
 bad() {
     n_bad=$((n_bad + 1))
     printf 'NOT OK: %s: %s\n' "$name" "$1"
-    sed 's/^/    out: /' out 2>/dev/null | head -n 5
-    sed 's/^/    err: /' err 2>/dev/null | head -n 5
+    sed 's/^/    out: /' out 2>/dev/null | head -n 5 | cut -c 1-400
+    sed 's/^/    err: /' err 2>/dev/null | head -n 5 | cut -c 1-400
 }
 
 # run_it WANTED_EXIT_CODE COMMAND...: leaves standard output in ./out and standard error in ./err.

@@ -69,6 +69,7 @@ static void test_model(void **state) {
     BAD_MODEL_OPTION(n_threads = INT_MAX);
     BAD_MODEL_OPTION(ram_bytes = -1);
     BAD_MODEL_OPTION(ram_bytes = INT64_MIN);
+    BAD_MODEL_OPTION(vram_bytes = -1);
     BAD_MODEL_OPTION(io = (mf_io)-1);
     BAD_MODEL_OPTION(io = (mf_io)99);
     BAD_MODEL_OPTION(direct = (mf_switch)-1);

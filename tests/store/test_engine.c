@@ -267,30 +267,63 @@ static void sessions_borrow_from_the_cache(void **state) {
     assert_non_null(strstr(err.text, "--ram 1M is too little"));
 }
 
-/* A prompt that shares nothing with what the session holds needs no memory beside it: the old pages make way for the
- * new, and none is copied. */
+/* Borrows all but `left` bytes of what the store can do without; returns how much. */
+static int64_t leave(mf_model *m, int64_t left) {
+    mf_stats now;
+    mf_error err = {0};
+    mf_model_stats_get(m, &now);
+    int64_t lent = now.budget - mf__slot_memory_least(m->store) - left;
+    if (mf__store_lend(m->store, lent, &err) != MF_OK) fail_msg("%s", err.text);
+    return lent;
+}
+
+/* A prompt that shares nothing with what the session holds, or only its beginning, needs no memory beside it: the old
+ * pages and the old recurrent state make way for the new, and none is copied. */
 static void a_prompt_takes_the_room_of_the_one_before(void **state) {
     mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_ON);
     mf_model *m = open_with(*state, &opt);
     mf_session *s = tiny_session(m, 1024, 64), *fresh = tiny_session(m, 1024, 64);
-    mf_stats now;
     mf_error err = {0};
     float got[TINY_VOCAB], want[TINY_VOCAB];
     int32_t other[600];
+    int64_t recurrent = m->recurrent_floats * (int64_t)sizeof(float), lefts[] = {m->kv.page_bytes + recurrent, 0};
     for (int i = 0; i < 600; i++) other[i] = tiny_token(i + 7);
     assert_int_equal(mf_eval_prompt(fresh, other, 600, 0, want, TINY_VOCAB, &err), MF_OK);
     mf_session_free(fresh);
-    tiny_eval(s, 600, got); /* three pages */
-    mf_model_stats_get(m, &now);
-    int64_t recurrent = m->recurrent_floats * (int64_t)sizeof(float);
-    int64_t lent = now.budget - mf__slot_memory_least(m->store) - m->kv.page_bytes - recurrent;
-    assert_int_equal(mf__store_lend(m->store, lent, &err), MF_OK); /* one page is left */
-    if (mf_prompt(s, other, 600, NULL, 0, got, TINY_VOCAB, NULL, &err) != MF_OK) fail_msg("%s", err.text);
-    assert_memory_equal(got, want, sizeof got);
-    assert_int_equal(mf_memory_length(s), 600);
-    mf__store_lend(m->store, -lent, NULL);
+    for (size_t i = 0; i < MF__COUNT(lefts); i++) {
+        mf_memory_clear(s);
+        tiny_eval(s, 600, got); /* three pages */
+        int64_t lent = leave(m, lefts[i]);
+        if (mf_prompt(s, other, 600, NULL, 0, got, TINY_VOCAB, NULL, &err) != MF_OK) fail_msg("%s", err.text);
+        assert_memory_equal(got, want, sizeof got);
+        assert_int_equal(mf_memory_length(s), 600);
+        mf__store_lend(m->store, -lent, NULL);
+    }
     mf_session_free(s);
     mf_model_close(m);
+}
+
+/* A prompt that goes on needs its own pages and nothing else, also where states are to be kept on the way. */
+static void a_prompt_that_goes_on_copies_no_state(void **state) {
+    for (int cached = 0; cached < 2; cached++) {
+        mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_ON);
+        opt.prompt_cache_ram = cached ? RAM : 0;
+        mf_model *m = open_with(*state, &opt);
+        mf_session *s = tiny_session(m, 1024, 64);
+        mf_error err = {0};
+        float got[TINY_VOCAB];
+        int32_t tokens[600];
+        int64_t marks[] = {550, 560, 570}, reused;
+        for (int i = 0; i < 600; i++) tokens[i] = tiny_token(i);
+        tiny_eval(s, 530, got);
+        int64_t lent = leave(m, 0);
+        if (mf_prompt(s, tokens, 580, marks, 3, got, TINY_VOCAB, &reused, &err) != MF_OK) fail_msg("%s", err.text);
+        assert_int_equal(reused, 530);
+        assert_int_equal(mf_memory_length(s), 580);
+        mf__store_lend(m->store, -lent, NULL);
+        mf_session_free(s);
+        mf_model_close(m);
+    }
 }
 
 /* A backend with memory of its own, over a store in the host's, over the files: with room for everything, where passes
@@ -484,6 +517,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_failed_read_changes_nothing),
         cmocka_unit_test(sessions_borrow_from_the_cache),
         cmocka_unit_test(a_prompt_takes_the_room_of_the_one_before),
+        cmocka_unit_test(a_prompt_that_goes_on_copies_no_state),
         cmocka_unit_test(experts_in_two_tiers),
         cmocka_unit_test(all_memory_is_in_the_budget),
         cmocka_unit_test(experts_in_other_directories),
