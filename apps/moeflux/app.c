@@ -99,12 +99,12 @@ double app_seconds(void) {
 
 /* ---- standard input and output ---------------------------------------------------------------------------------- */
 
-mf_status app_read_stdin(mf__strbuf *out, mf_error *err) {
-    static const size_t most = (size_t)1 << 30;
+mf_status app_read_stdin(size_t most, mf__strbuf *out, mf_error *err) {
     char block[65536];
     size_t n;
     while ((n = fread(block, 1, sizeof block, stdin)) > 0) {
-        if (out->size + n > most) return mf__fail(err, MF_E_LIMIT, "standard input: more than %zu bytes", most);
+        if (out->size + n > most)
+            return mf__fail(err, MF_E_LIMIT, "standard input has more than the %zu bytes that are taken", most);
         MF__TRY(mf__strbuf_append(out, block, n, err));
     }
     return ferror(stdin) ? mf__fail_errno(err, errno, "standard input") : MF_OK;

@@ -118,7 +118,8 @@ bool app_has_file(const char *dir, const char *name);
 
 double app_seconds(void); /* monotonic */
 
-mf_status app_read_stdin(mf__strbuf *out, mf_error *err); /* all of it, up to 1 GiB */
+#define APP_MAX_TEXT ((size_t)64 << 20) /* bytes of a prompt or a message: more than any context takes */
+mf_status app_read_stdin(size_t most, mf__strbuf *out, mf_error *err); /* all of it, up to `most` bytes */
 
 #define APP_BYTES_TEXT 32
 const char *app_bytes(double n, char text[APP_BYTES_TEXT]); /* "1.77 MB"; powers of ten */

@@ -8,7 +8,7 @@
 #include "base/json.h"
 
 #define VERSION 1
-#define MAX_FILE ((size_t)1 << 30)
+#define MAX_FILE ((size_t)64 << 20)
 
 static const char *const think_names[] = {"auto", "on", "off"}; /* in the order of mf_switch */
 

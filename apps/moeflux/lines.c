@@ -8,14 +8,11 @@
 
 #include "lines_int.h"
 
-#define MAX_MESSAGE ((size_t)64 << 20)
 #define QUOTES "\"\"\""
 
 struct lines {
     bool terminal;
     line_editor *editor; /* NULL: plain */
-    char *line;          /* getline's */
-    size_t capacity;
 };
 
 lines *lines_open(bool terminal, const char *history, lines_completions *completions) {
@@ -29,12 +26,16 @@ lines *lines_open(bool terminal, const char *history, lines_completions *complet
 void lines_close(lines *l) {
     if (!l) return;
     line_editor_close(l->editor);
-    free(l->line);
     free(l);
 }
 
 static lines_result failed(const mf_error *err) {
     app_say("%s", err->text);
+    return LINES_FAILED;
+}
+
+static lines_result too_long(void) {
+    app_say("a message of more than %zu bytes is not taken", APP_MAX_TEXT);
     return LINES_FAILED;
 }
 
@@ -44,19 +45,25 @@ static lines_result plain_line(lines *l, const char *prompt, mf__strbuf *out) {
         fputs(prompt, stdout);
         fflush(stdout);
     }
+    size_t from = out->size;
+    int c;
     errno = 0;
-    ssize_t n = getline(&l->line, &l->capacity, stdin);
-    if (n < 0) {
+    while ((c = getc(stdin)) != EOF && c != '\n') {
+        char byte = (char)c;
+        if (out->size == APP_MAX_TEXT) return too_long();
+        if (mf__strbuf_append(out, &byte, 1, &err) != MF_OK) return failed(&err);
+    }
+    if (c == EOF && (out->size == from || ferror(stdin))) {
         int why = errno;
+        out->size = from;
         clearerr(stdin);
         if (why == EINTR || app_interrupted(NULL)) return LINES_INTERRUPTED;
-        if (!why || feof(stdin)) return LINES_END;
+        if (!why) return LINES_END;
         mf__fail_errno(&err, why, "standard input");
         return failed(&err);
     }
-    if (n && l->line[n - 1] == '\n') n--;
-    if (n && l->line[n - 1] == '\r') n--;
-    return mf__strbuf_append(out, l->line, (size_t)n, &err) == MF_OK ? LINES_TEXT : failed(&err);
+    if (out->size > from && out->data[out->size - 1] == '\r') out->size--;
+    return LINES_TEXT;
 }
 
 static lines_result one_line(lines *l, const char *prompt, mf__strbuf *out, bool *more) {
@@ -109,10 +116,7 @@ lines_result lines_read(lines *l, const char *prompt, mf__strbuf *out) {
         if (r == LINES_END && from) break; /* the end of the input ends the message, too */
         if (r != LINES_TEXT) return r;
         on = goes_on(out, from, &quoted) || more;
-        if (out->size > MAX_MESSAGE) {
-            app_say("a message of more than %zu bytes is not taken", MAX_MESSAGE);
-            return LINES_FAILED;
-        }
+        if (out->size >= APP_MAX_TEXT) return too_long();
         if (on && !(quoted && from == 0 && out->size == 0) && mf__strbuf_append(out, "\n", 1, &err) != MF_OK)
             return failed(&err);
     } while (on);

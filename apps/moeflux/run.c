@@ -84,7 +84,7 @@ static bool stdin_is_piped(void) {
 }
 
 static mf_status read_stdin(run_state *s, mf_error *err) {
-    MF__TRY(app_read_stdin(&s->from_stdin, err));
+    MF__TRY(app_read_stdin(APP_MAX_TEXT, &s->from_stdin, err));
     s->text = s->from_stdin.data ? s->from_stdin.data : "";
     s->size = s->from_stdin.size;
     return MF_OK;

@@ -55,7 +55,7 @@ static int all_lines(const mf__chat *f, bool plain) {
 static int whole_input(const mf__chat *f, bool plain) {
     mf__strbuf in = {0};
     mf_error err;
-    mf_status st = app_read_stdin(&in, &err);
+    mf_status st = app_read_stdin(APP_MAX_TEXT, &in, &err);
     int code = st == MF_OK ? one(f, in.data ? in.data : "", in.size, plain) : app_fail(&err);
     mf__strbuf_free(&in);
     return code;

@@ -10,6 +10,8 @@
 #include "options.h"
 #include "text/tokenizer.h"
 
+#define MAX_INPUT ((size_t)1 << 30)
+
 static mf_status out_of_memory(mf_error *err) {
     return mf__fail(err, MF_E_NOMEM, "no memory");
 }
@@ -170,7 +172,7 @@ int cmd_tokenize(int argc, char **argv) {
     free(path);
     if (st == MF_OK && jsonl)
         st = all_lines(tok, to_text, &err);
-    else if (st == MF_OK && (st = app_read_stdin(&in, &err)) == MF_OK)
+    else if (st == MF_OK && (st = app_read_stdin(MAX_INPUT, &in, &err)) == MF_OK)
         st = to_text ? plain_decode(tok, &in, &err) : plain_encode(tok, &in, !no_special, &err);
     mf__strbuf_free(&in);
     mf__tokenizer_free(tok);

@@ -115,6 +115,9 @@ without=$(sed -n 's/.*prompt \([0-9]*\) tokens.*/\1/p' err)
 name="a very long line"
 { head -c 300000 /dev/zero | tr '\0' a && printf '\nHi\n'; } >in && chat --tokens 2
 [ "$code" -eq 1 ] && has err "do not fit in a context of 2048" && [ "$(wc -l <out)" -eq 1 ] && ok || bad "exit code $code"
+name="a line without an end"
+tr '\0' a </dev/zero | "$moeflux" chat "$stories" --tokens 1 >out 2>err
+holds $? -eq 1 && empty out && has err "a message of more than 67108864 bytes is not taken" && ok
 name="files that cannot be"
 printf '/load nowhere.json\n/save nowhere/c.json\n/load c.json.state\n/save\nHi\n' >in && chat --tokens 2
 holds "$code" -eq 1 && holds "$(grep -c nowhere err)" -eq 2 && has err "which file?" && holds "$(wc -l <out)" -eq 1 && ok

@@ -61,6 +61,9 @@ name="a request that is piped in"
 printf 'Hi' | "$moeflux" run --system S --tokens 4 --temperature 0 >piped 2>err &&
     "$moeflux" run --prompt Hi --system S --tokens 4 --temperature 0 >out 2>err </dev/null && cmp piped out && ok ||
     bad "piped"
+name="more is piped in than any context takes"
+head -c 70000000 /dev/zero | tr '\0' a | "$moeflux" run --tokens 4 >out 2>err
+holds $? -eq 1 && empty out && has err "standard input has more than the 67108864 bytes" && ok
 name="nothing that is piped in"
 : | "$moeflux" run --tokens 4 --temperature 0 >out 2>err && has out "Once upon a time" && ok || bad "piped"
 name="a text that does not fit is not printed"
