@@ -91,7 +91,7 @@ grep -q " reused)" err || bad "nothing was reused"
 mv whole text
 
 within "eval" $big "$moeflux" eval model text --kv f32 --tokens "$n_tokens"
-set -- model --kv f32 --prefill "$n_tokens" --decode 4 --repeat 1
+set -- model --kv f32 --prefill $((n_tokens / 4)) --decode 4 --repeat 1
 needs "$moeflux" bench "$@"
 within "bench" $big "$moeflux" bench "$@"
 within "bench --profile" $big "$moeflux" bench "$@" --profile
