@@ -63,6 +63,10 @@ static mf_status score(eval_state *s, const int32_t *ids, size_t n, double *nll,
         for (size_t i = 0; i < rows; i++) *nll += surprise(s->logits + i * n_vocab, n_vocab, ids[done + i + 1]);
         done += rows;
     }
+    if (isnan(*nll))
+        return mf__fail(err, MF_E_FORMAT,
+                        "the model's output is not a number: its weights are damaged, or were not "
+                        "made for this; moeflux verify looks for damage");
     return MF_OK;
 }
 

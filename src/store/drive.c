@@ -12,7 +12,7 @@
 #include "store/internal.h"
 
 #define PROBE_NS 60000000
-#define PROBE_BYTES ((int64_t)48 << 20) /* room of the small store */
+#define PROBE_BYTES ((int64_t)48 << 20) /* room of the small store, within the budget of the one that asks */
 #define PROBE_BATCH 8
 #define MAX_CACHE_FILE (1 << 20)
 
@@ -98,13 +98,14 @@ static void uncache(const mf__store *s, int layer, const int32_t *ids, int n) {
 
 /* Random experts, no policy, no predictions, until the time is over. Returns bytes/s; 0 when this way does not work. */
 static int64_t speed_of(const mf__store *s, mf_io io, bool direct, const char *const *files) {
+    int64_t room = PROBE_BYTES + 3 * PROBE_BATCH * (s->bytes + MF_HUGE), budget = s->config.budget;
     mf__store_config c = {.n_layers = s->n_layers,
                           .n_dirs = s->n_dirs,
                           .files = files,
                           .n_experts = s->n_experts,
                           .stride = s->stride,
                           .bytes = s->bytes,
-                          .budget = PROBE_BYTES + 3 * PROBE_BATCH * (s->bytes + MF_HUGE),
+                          .budget = budget && budget < room ? budget : room,
                           .io = io,
                           .direct = direct ? MF_SWITCH_ON : MF_SWITCH_OFF,
                           .prefetch = MF_SWITCH_OFF,

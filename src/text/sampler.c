@@ -341,7 +341,7 @@ static float logprob_of(float logit, float best, double log_sum) {
 }
 
 float mf_logprobs(const float *logits, int32_t n_vocab, int32_t chosen, mf_logprob *top, int *n_top) {
-    int n = 0, limit = n_top && top ? *n_top : 0;
+    int n = 0, limit = n_top && top && *n_top > 0 ? *n_top : 0;
     if (n_top) *n_top = 0;
     if (!logits || n_vocab <= 0) return -INFINITY;
     int32_t best = best_token(logits, n_vocab, NULL);

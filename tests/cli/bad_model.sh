@@ -22,6 +22,10 @@ name="a checkpoint (inspect)"
 run_it 0 "$moeflux" inspect m && empty err && has out "a checkpoint" qwen3_5_moe "8 per layer" "gate BF16" "KV cache" && ok
 rm m
 
+copy_of "$stories" m && head -c 5653504 /dev/zero | tr '\0' '\377' >m/model_weights.bin
+printf 'Once upon a time there was a dog.' >text
+fails "weights that are no numbers" "document 1" "not a number" "moeflux verify" -- "$moeflux" eval m text
+fails "weights that are no numbers (run)" "no token can be chosen" -- "$moeflux" run m --prompt Hi
 copy_of good m && cut_to m/packed_experts/layer_03.bin 100000
 opens_not "an expert file is too short" layer_03.bin 100000 393216
 copy_of good m && rm m/packed_experts/layer_05.bin

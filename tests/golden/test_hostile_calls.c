@@ -415,6 +415,11 @@ static void test_sampler(void **state) {
     assert_true(mf_logprobs(logits, 0, 0, NULL, NULL) == -INFINITY);
     assert_true(mf_logprobs(logits, TINY_VOCAB, -1, NULL, &none) == -INFINITY); /* no room for them: none */
     assert_int_equal(none, 0);
+    mf_logprob top[2] = {{.id = 7}, {.id = 7}};
+    none = -5;
+    mf_logprobs(logits, TINY_VOCAB, INT32_MAX, top + 1, &none);
+    assert_int_equal(none, 0);
+    assert_true(top[0].id == 7 && top[1].id == 7);
     mf_sampler_accept(NULL, 1);
     mf_sampler_accept(s, -1);
     mf_sampler_accept(s, INT32_MAX);
