@@ -3,18 +3,15 @@
 #include "engine/internal.h"
 
 mf_status mf__model_lock_init(mf_model *m, mf_error *err) {
-    if (pthread_mutex_init(&m->lock.mutex, NULL)) return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
-    if (pthread_cond_init(&m->lock.turn, NULL)) {
-        pthread_mutex_destroy(&m->lock.mutex);
-        return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
-    }
-    if (pthread_mutex_init(&m->shape_lock, NULL) || pthread_mutex_init(&m->store_lock, NULL)) {
-        pthread_cond_destroy(&m->lock.turn);
-        pthread_mutex_destroy(&m->lock.mutex);
-        return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
-    }
-    m->lock.made = true;
-    return MF_OK;
+    pthread_mutex_t *const mutexes[] = {&m->lock.mutex, &m->shape_lock, &m->store_lock};
+    int n = 0, failed = pthread_cond_init(&m->lock.turn, NULL);
+    if (failed) return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
+    while (n < 3 && !failed) failed = pthread_mutex_init(mutexes[n++], NULL);
+    m->lock.made = !failed;
+    if (!failed) return MF_OK;
+    for (n--; n > 0; n--) pthread_mutex_destroy(mutexes[n - 1]);
+    pthread_cond_destroy(&m->lock.turn);
+    return mf__fail(err, MF_E_NOMEM, "no memory for a lock");
 }
 
 void mf__model_lock_deinit(mf_model *m) {

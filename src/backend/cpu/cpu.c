@@ -157,8 +157,9 @@ mf_status mf__backend_cpu_create(mf__pool *pool, const mf__cpu_options *opt, mf_
     cpu->pool = pool;
     cpu->exact = opt->exact;
     mf__cpu_kernels_fill(opt->level, &cpu->kernels);
+    /* numerics: 2 since there is one order of additions, however a prompt is cut */
     cpu->base = (mf__backend){.name = "cpu",
-                              .numerics = opt->exact ? "f32" : "int8x4",
+                              .numerics = opt->exact ? "f32/2" : "int8x4/2",
                               .free = cpu_free,
                               .alloc = cpu_alloc,
                               .release = cpu_release,
