@@ -26,16 +26,24 @@ static void print_layers(const mf__config *c) {
     printf("\n");
 }
 
+static void print_heads(const char *what, const mf__attn *a) {
+    printf("%-18s %d query heads, %d key/value heads of %d", what, a->n_heads, a->n_kv_heads, a->head_dim);
+    if (mf__attn_v_dim(a) != a->head_dim) printf(" and %d", mf__attn_v_dim(a));
+    printf("; %d channels rotate\n", a->n_rot);
+}
+
 static void print_attention(const mf__config *c) {
     unsigned mixers = 0;
     for (int32_t l = 0; l < c->n_layers; l++) mixers |= 1u << c->mixer[l];
-    if (mixers & (1u << MF_MIX_FULL | 1u << MF_MIX_SLIDING))
-        printf("attention heads    %d query heads, %d key/value heads of %d; %d channels rotate\n", c->attn.n_heads,
-               c->attn.n_kv_heads, c->attn.head_dim, c->attn.n_rot);
-    if (mixers & 1u << MF_MIX_SLIDING) printf("window             %d\n", c->attn.window);
-    if (mixers & 1u << MF_MIX_LATENT)
+    if (mixers & (1u << MF_MIX_FULL | 1u << MF_MIX_BLOCKS)) print_heads("attention heads", &c->attn);
+    if (mixers & 1u << MF_MIX_SLIDING) print_heads("sliding heads", mf__config_attn(c, MF_MIX_SLIDING));
+    if (mixers & 1u << MF_MIX_SLIDING) printf("window             %d\n", mf__config_attn(c, MF_MIX_SLIDING)->window);
+    if (mixers & (1u << MF_MIX_LATENT | 1u << MF_MIX_INDEXED | 1u << MF_MIX_REUSED))
         printf("latent heads       %d heads of %d + %d rotating and %d; latent %d, query latent %d\n", c->attn.n_heads,
                c->mla.n_nope, c->mla.n_rope, c->mla.v_dim, c->mla.n_latent, c->mla.n_q_rank);
+    if (mixers & (1u << MF_MIX_INDEXED | 1u << MF_MIX_BLOCKS))
+        printf("index              %d heads of %d pick %d blocks of %d\n", c->index.n_heads, c->index.dim,
+               c->index.top_k, c->index.block);
     if (mixers & 1u << MF_MIX_LINEAR)
         printf("linear heads       %d key heads of %d, %d value heads of %d, kernel %d\n", c->delta.n_k_heads,
                c->delta.k_dim, c->delta.n_v_heads, c->delta.v_dim, c->delta.n_kernel);

@@ -44,7 +44,9 @@ int cmd_synth(int argc, char **argv) {
          .kind = OPT_STRING,
          .value = &opt.shape,
          .arg = "NAME",
-         .help = "a3b (default), a17b, deepseek or tiny"},
+         .help =
+             "a3b (default), a17b, deepseek, glm-flash, glm5, deepseek32, mistral4, mimo, gemma4, hy3, ernie, olmoe, "
+             "mixtral, minimax3 or tiny"},
         {.name = "layers",
          .kind = OPT_INT,
          .value = &layers,

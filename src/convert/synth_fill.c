@@ -222,7 +222,7 @@ static void fill_vector(const synth *s, const weight *w, uint8_t *out) {
     bool norm = strstr(w->name, "norm") != NULL, conv = strstr(w->name, "conv1d") != NULL;
     for (int64_t i = 0; i < w->n_rows * w->n_cols; i++) {
         float v = 0; /* biases, sinks */
-        if (norm) v = 1;
+        if (norm || mf__text_ends_with(w->name, "scale") || mf__text_ends_with(w->name, "layer_scalar")) v = 1;
         if (conv) v = (float)(uniform(&r) - 0.5);
         if (mf__text_ends_with(w->name, "A_log")) v = (float)log(1 + 15 * uniform(&r));
         if (mf__text_ends_with(w->name, "dt_bias")) v = (float)log(expm1(0.001 * pow(100, uniform(&r))));

@@ -41,6 +41,85 @@ static const shape SHAPES[] = {
      "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"beta_fast\": 32, \"beta_slow\": 1, \"mscale\": 1.0, "
      "\"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 4096}, \"tie_word_embeddings\": false, "
      "\"eos_token_id\": 256}"},
+    {"glm-flash", 47, 2,
+     "{\"model_type\": \"glm4_moe_lite\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 2048, \"vocab_size\": 154880, "
+     "\"max_position_embeddings\": 202752, \"intermediate_size\": 10240, \"num_attention_heads\": 20, "
+     "\"q_lora_rank\": 768, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64, "
+     "\"v_head_dim\": 256, \"first_k_dense_replace\": 1, \"n_routed_experts\": 64, \"n_shared_experts\": 1, "
+     "\"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1536, \"routed_scaling_factor\": 1.8, "
+     "\"rope_theta\": 1000000.0, \"eos_token_id\": 256}"},
+    {"glm5", 78, 4,
+     "{\"model_type\": \"glm_moe_dsa\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 6144, \"vocab_size\": 154880, "
+     "\"max_position_embeddings\": 202752, \"intermediate_size\": 12288, \"num_attention_heads\": 64, "
+     "\"q_lora_rank\": 2048, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64, "
+     "\"v_head_dim\": 256, \"first_k_dense_replace\": 3, \"n_routed_experts\": 256, \"n_shared_experts\": 1, "
+     "\"num_experts_per_tok\": 8, \"moe_intermediate_size\": 2048, \"routed_scaling_factor\": 2.5, "
+     "\"rope_theta\": 1000000.0, \"index_n_heads\": 32, \"index_head_dim\": 128, \"index_topk\": 2048, "
+     "\"eos_token_id\": 256}"},
+    {"deepseek32", 61, 4,
+     "{\"model_type\": \"deepseek_v32\", \"rms_norm_eps\": 1e-06, \"hidden_size\": 7168, \"vocab_size\": 129280, "
+     "\"max_position_embeddings\": 163840, \"intermediate_size\": 18432, \"num_attention_heads\": 128, "
+     "\"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, "
+     "\"v_head_dim\": 128, \"first_k_dense_replace\": 3, \"n_routed_experts\": 256, \"n_shared_experts\": 1, "
+     "\"num_experts_per_tok\": 8, \"n_group\": 8, \"topk_group\": 4, \"moe_intermediate_size\": 2048, "
+     "\"routed_scaling_factor\": 2.5, \"rope_theta\": 10000, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, "
+     "\"mscale\": 1.0, \"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 4096}, "
+     "\"index_n_heads\": 64, \"index_head_dim\": 128, \"index_topk\": 2048, \"eos_token_id\": 256}"},
+    {"mistral4", 36, 1,
+     "{\"model_type\": \"mistral4\", \"rms_norm_eps\": 1e-06, \"hidden_size\": 4096, \"vocab_size\": 131072, "
+     "\"max_position_embeddings\": 1048576, \"num_attention_heads\": 32, \"q_lora_rank\": 1024, "
+     "\"kv_lora_rank\": 256, \"qk_nope_head_dim\": 64, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
+     "\"n_routed_experts\": 128, \"n_shared_experts\": 1, \"num_experts_per_tok\": 4, "
+     "\"moe_intermediate_size\": 2048, \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 10000.0, "
+     "\"factor\": 128.0, \"original_max_position_embeddings\": 8192, \"mscale\": 1.0, \"mscale_all_dim\": 1.0, "
+     "\"llama_4_scaling_beta\": 0.1}, \"eos_token_id\": 256}"},
+    {"mimo", 48, 2,
+     "{\"model_type\": \"mimo_v2_flash\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 4096, \"vocab_size\": 152576, "
+     "\"max_position_embeddings\": 262144, \"num_attention_heads\": 64, \"num_key_value_heads\": 4, "
+     "\"head_dim\": 192, \"v_head_dim\": 128, \"swa_num_key_value_heads\": 8, \"sliding_window\": 128, "
+     "\"partial_rotary_factor\": 0.334, \"rope_theta\": 5000000.0, \"swa_rope_theta\": 10000.0, "
+     "\"attention_value_scale\": 0.707, \"first_k_dense_replace\": 1, \"intermediate_size\": 16384, "
+     "\"n_routed_experts\": 256, \"num_experts_per_tok\": 8, \"moe_intermediate_size\": 2048, "
+     "\"eos_token_id\": 256}"},
+    {"gemma4", 30, 1,
+     "{\"model_type\": \"gemma4_text\", \"rms_norm_eps\": 1e-06, \"hidden_size\": 2816, \"vocab_size\": 262144, "
+     "\"max_position_embeddings\": 262144, \"num_attention_heads\": 16, \"num_key_value_heads\": 8, "
+     "\"head_dim\": 256, \"global_head_dim\": 512, \"num_global_key_value_heads\": 2, \"attention_k_eq_v\": true, "
+     "\"sliding_window\": 1024, \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", "
+     "\"rope_theta\": 1000000.0, \"partial_rotary_factor\": 0.25}, \"sliding_attention\": {\"rope_type\": "
+     "\"default\", \"rope_theta\": 10000.0}}, \"enable_moe_block\": true, \"final_logit_softcapping\": 30.0, "
+     "\"tie_word_embeddings\": true, \"intermediate_size\": 2112, \"num_experts\": 128, \"top_k_experts\": 8, "
+     "\"moe_intermediate_size\": 704, \"eos_token_id\": 256}"},
+    {"hy3", 80, 2,
+     "{\"model_type\": \"hy_v3\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 4096, \"vocab_size\": 120832, "
+     "\"max_position_embeddings\": 262144, \"num_attention_heads\": 64, \"num_key_value_heads\": 8, "
+     "\"head_dim\": 128, \"rope_theta\": 11158840.0, \"first_k_dense_replace\": 1, \"intermediate_size\": 13312, "
+     "\"num_experts\": 192, \"num_experts_per_tok\": 8, \"moe_intermediate_size\": 1536, "
+     "\"num_shared_experts\": 1, \"router_scaling_factor\": 2.826, \"eos_token_id\": 256}"},
+    {"ernie", 28, 2,
+     "{\"model_type\": \"ernie4_5_moe\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 2560, \"vocab_size\": 103424, "
+     "\"max_position_embeddings\": 131072, \"num_attention_heads\": 20, \"num_key_value_heads\": 4, "
+     "\"head_dim\": 128, \"rope_theta\": 500000.0, \"intermediate_size\": 12288, \"moe_num_experts\": 64, "
+     "\"moe_k\": 6, \"moe_intermediate_size\": 1536, \"moe_num_shared_experts\": 2, "
+     "\"tie_word_embeddings\": true, \"eos_token_id\": 256}"},
+    {"olmoe", 16, 1,
+     "{\"model_type\": \"olmoe\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 2048, \"vocab_size\": 50304, "
+     "\"max_position_embeddings\": 4096, \"num_attention_heads\": 16, \"num_experts\": 64, "
+     "\"num_experts_per_tok\": 8, \"intermediate_size\": 1024, \"rope_theta\": 10000.0, \"eos_token_id\": 256}"},
+    {"mixtral", 32, 1,
+     "{\"model_type\": \"mixtral\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 4096, \"vocab_size\": 32000, "
+     "\"max_position_embeddings\": 32768, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "
+     "\"num_local_experts\": 8, \"num_experts_per_tok\": 2, \"intermediate_size\": 14336, "
+     "\"rope_theta\": 1000000.0, \"eos_token_id\": 256}"},
+    {"minimax3", 60, 4,
+     "{\"model_type\": \"minimax_m3_vl_text\", \"rms_norm_eps\": 1e-06, \"hidden_size\": 6144, "
+     "\"vocab_size\": 200064, \"max_position_embeddings\": 196608, \"num_attention_heads\": 64, "
+     "\"num_key_value_heads\": 4, \"head_dim\": 128, \"rotary_dim\": 64, \"rope_theta\": 5000000.0, "
+     "\"first_k_dense_replace\": 3, \"dense_intermediate_size\": 12288, \"num_local_experts\": 128, "
+     "\"num_experts_per_tok\": 4, \"intermediate_size\": 3072, \"shared_intermediate_size\": 3072, "
+     "\"routed_scaling_factor\": 2.0, \"sparse_attention_config\": {\"first_full_layers\": 3, "
+     "\"sparse_num_index_heads\": 4, \"sparse_index_dim\": 128, \"sparse_block_size\": 128, "
+     "\"sparse_topk_blocks\": 16, \"sparse_local_block\": 1}, \"eos_token_id\": 256}"},
     {"tiny", 4, 1,
      "{" QWEN "\"hidden_size\": 256, \"vocab_size\": 512, \"max_position_embeddings\": 4096, "
      "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"linear_num_key_heads\": 2, "
@@ -49,7 +128,9 @@ static const shape SHAPES[] = {
      "\"shared_expert_intermediate_size\": 128}"},
 };
 
-const char *const mf__synth_shapes[] = {"a3b", "a17b", "deepseek", "tiny", NULL};
+const char *const mf__synth_shapes[] = {"a3b",      "a17b",     "deepseek", "glm-flash", "glm5",  "deepseek32",
+                                        "mistral4", "mimo",     "gemma4",   "hy3",       "ernie", "olmoe",
+                                        "mixtral",  "minimax3", "tiny",     NULL};
 
 json_t *mf__synth_config(const char *name, int n_layers, mf_error *err) {
     for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
@@ -69,7 +150,13 @@ json_t *mf__synth_config(const char *name, int n_layers, mf_error *err) {
         }
         return config;
     }
-    mf__fail(err, MF_E_INVALID, "the shape \"%s\" is not known; known are a3b, a17b, deepseek and tiny", name);
+    char known[256] = "";
+    for (int i = 0; mf__synth_shapes[i]; i++) {
+        size_t used = strlen(known);
+        const char *sep = !i ? "" : mf__synth_shapes[i + 1] ? ", " : " and ";
+        snprintf(known + used, sizeof known - used, "%s%s", sep, mf__synth_shapes[i]);
+    }
+    mf__fail(err, MF_E_INVALID, "the shape \"%s\" is not known; known are %s", name, known);
     return NULL;
 }
 

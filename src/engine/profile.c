@@ -57,7 +57,7 @@ static cost state_or_weight_cost(const mf__op_done *d) {
     switch (d->op->kind) {
     case MF_OP_MATMUL: return product_cost(d);
     case MF_OP_EXPERTS: return experts_cost(d);
-    case MF_OP_ATTENTION: return attention_cost(d, p->attn.window, 4.0 * p->attn.n_heads * p->attn.head_dim);
+    case MF_OP_ATTENTION: return attention_cost(d, p->attn.window, 2.0 * p->attn.n_heads * (p->attn.head_dim + mf__op_v_dim(p)));
     case MF_OP_MLA_ATTENTION:
         return attention_cost(d, 0, 2.0 * p->mla.n_heads * (2.0 * p->mla.n_latent + p->mla.n_rope));
     case MF_OP_DELTA_NET: return delta_cost(d);

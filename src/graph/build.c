@@ -111,6 +111,10 @@ mf__pairs mf__g_in_pairs(mf__graph *g, int32_t cols) {
     return (mf__pairs){add_buf(g, "pairs", MF_PORT_PAIRS, cols, false)};
 }
 
+mf__chosen mf__g_in_picks(mf__graph *g, int32_t cols) {
+    return (mf__chosen){add_buf(g, "picks", MF_PORT_PICKS, cols, true)};
+}
+
 void mf__g_export(mf__graph *g, int16_t id, mf__port port) {
     if (failed(g)) return;
     if (id < 0 || g->bufs[id].port != MF_PORT_NONE)
@@ -180,6 +184,13 @@ void mf__g_part_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, 
     op->p.norm.part = part;
 }
 
+mf__act mf__g_part_normed(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label) {
+    int16_t out = add_buf(g, label, MF_PORT_NONE, cols_of(g, x.id), false);
+    mf__g_part_norm(g, x, w, part, eps, label);
+    if (!failed(g)) g->ops[g->n_ops - 1].out[0] = out;
+    return (mf__act){out};
+}
+
 void mf__g_split_q_gate(mf__graph *g, mf__act u, int32_t n_heads, int32_t head_dim, mf__act *q, mf__act *gate) {
     want_cols(g, "split_q_gate", u.id, 2 * (int64_t)n_heads * head_dim);
     mf__op *op = add_op(g, MF_OP_SPLIT_Q_GATE, "q | gate");
@@ -209,8 +220,7 @@ void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v) {
 }
 
 mf__act mf__g_attention(mf__graph *g, mf__act q, mf__w sinks, mf__op_params p) {
-    int32_t cols = p.attn.n_heads * p.attn.head_dim;
-    want_cols(g, "attention", q.id, cols);
+    want_cols(g, "attention", q.id, (int64_t)p.attn.n_heads * p.attn.head_dim);
     if (p.attn.n_kv_heads <= 0 || p.attn.n_heads % p.attn.n_kv_heads)
         fail(g, "attention: %d heads cannot share %d kv heads", p.attn.n_heads, p.attn.n_kv_heads);
     if (p.attn.window < 0) fail(g, "attention: a window of %d rows", p.attn.window);
@@ -219,7 +229,52 @@ mf__act mf__g_attention(mf__graph *g, mf__act q, mf__w sinks, mf__op_params p) {
     op->in[0] = q.id;
     op->w[0] = sinks.id;
     op->p = p;
-    return (mf__act){op->out[0] = add_buf(g, "attn_out", MF_PORT_NONE, cols, false)};
+    return (mf__act){op->out[0] = add_buf(g, "attn_out", MF_PORT_NONE, p.attn.n_heads * mf__op_v_dim(&p), false)};
+}
+
+mf__chosen mf__g_index(mf__graph *g, mf__act q, mf__act a, mf__op_params p) {
+    int32_t lists = a.id < 0 ? p.index.n_heads : 1;
+    want_cols(g, "index", q.id, (int64_t)p.index.n_heads * p.index.dim);
+    if (a.id >= 0) want_cols(g, "index", a.id, p.index.n_heads);
+    if (p.index.top_k < 1 || p.index.block < 1 || p.index.local < 0 || p.index.local > p.index.top_k || p.index.at < 0)
+        fail(g, "index: the best %d blocks of %d rows, the newest %d among them", p.index.top_k, p.index.block,
+             p.index.local);
+    mf__op *op = add_op(g, MF_OP_INDEX, "index");
+    op->in[0] = q.id;
+    op->in[1] = a.id;
+    op->p = p;
+    return (mf__chosen){op->out[0] = add_buf(g, "picks", MF_PORT_NONE, lists * p.index.top_k, true)};
+}
+
+mf__act mf__g_attention_picked(mf__graph *g, mf__act q, mf__chosen picks, mf__op_params p) {
+    int32_t lists = p.attn.n_lists;
+    if (lists < 1 || p.attn.n_kv_heads % lists || p.attn.block < 1 || p.attn.window)
+        fail(g, "attention: %d lists of blocks of %d rows for %d kv heads, in a window of %d", lists, p.attn.block,
+             p.attn.n_kv_heads, p.attn.window);
+    want_cols(g, "attention", picks.id, (int64_t)lists * p.attn.n_picks);
+    mf__act o = mf__g_attention(g, q, MF_NO_WEIGHT, p);
+    if (!failed(g)) g->ops[g->n_ops - 1].in[1] = picks.id;
+    return o;
+}
+
+mf__act mf__g_join(mf__graph *g, mf__act a, mf__act b, const char *label) {
+    int32_t cols = cols_of(g, a.id) + cols_of(g, b.id);
+    mf__op *op = add_op(g, MF_OP_JOIN, label);
+    op->in[0] = a.id;
+    op->in[1] = b.id;
+    return (mf__act){op->out[0] = add_buf(g, label, MF_PORT_NONE, cols, false)};
+}
+
+void mf__g_layer_norm(mf__graph *g, mf__act x, mf__w w, mf__w bias, float eps, const char *label) {
+    int32_t cols = cols_of(g, x.id);
+    want_weight(g, label, w, 1, cols);
+    want_weight(g, label, bias, 1, cols);
+    mf__op *op = add_op(g, MF_OP_LAYER_NORM, label);
+    op->in[0] = op->out[0] = x.id;
+    op->w[0] = w.id;
+    op->w[1] = bias.id;
+    op->p.norm.eps = eps;
+    op->p.norm.part = cols;
 }
 
 void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate) {
@@ -302,19 +357,42 @@ mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a) {
     return (mf__residual){op->out[0] = add_buf(g, "residual", MF_PORT_NONE, cols, false)};
 }
 
-void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__op_params p, mf__ids *ids, mf__shares *shares) {
+mf__act mf__g_sum(mf__graph *g, mf__act a, mf__act b) {
+    return (mf__act){mf__g_add(g, (mf__residual){a.id}, b).id};
+}
+
+void mf__g_map(mf__graph *g, int16_t id, mf__w w, mf__op_params p, const char *label) {
+    if (w.id >= 0) want_weight(g, label, w, 1, 1);
+    if (w.id >= 0 && p.map.kind != MF_MAP_SCALE) fail(g, "%s: only a scale takes a weight", label);
+    if ((p.map.kind == MF_MAP_CLAMP || p.map.kind == MF_MAP_CAP) && !(p.map.a > 0))
+        fail(g, "%s: a limit of %g", label, (double)p.map.a);
+    if (p.map.kind == MF_MAP_POSITION && !(p.map.b >= 1)) fail(g, "%s: steps of %g positions", label, (double)p.map.b);
+    if (id < 0) fail(g, "%s: an input is missing", label);
+    mf__op *op = add_op(g, MF_OP_MAP, label);
+    op->in[0] = op->out[0] = id;
+    op->w[0] = w.id;
+    op->p = p;
+}
+
+void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__w factors, mf__op_params p, mf__ids *ids,
+                 mf__shares *shares) {
     want_cols(g, "route", logits.id, p.route.n_experts);
     if (p.route.top_k < 1 || p.route.top_k > p.route.n_experts || p.route.top_k > MF_MAX_TOPK)
         fail(g, "route: top %d of %d experts (at most %d)", p.route.top_k, p.route.n_experts, MF_MAX_TOPK);
     if (bias.id >= 0) want_weight(g, "route", bias, 1, p.route.n_experts);
-    if (p.route.kind == MF_ROUTE_SIGMOID && (p.route.n_groups < 1 || p.route.n_experts % p.route.n_groups ||
-                                             p.route.top_groups < 1 || p.route.top_groups > p.route.n_groups ||
-                                             p.route.top_k > p.route.n_experts / p.route.n_groups * p.route.top_groups))
+    if (factors.id >= 0) want_weight(g, "route", factors, 1, p.route.n_experts);
+    if (p.route.kind == MF_ROUTE_TOPK_SOFTMAX && (bias.id >= 0 || p.route.n_groups > 1))
+        fail(g, "route: the largest logits are chosen without bias and groups");
+    if (p.route.kind != MF_ROUTE_TOPK_SOFTMAX &&
+        (p.route.n_groups < 1 || p.route.n_experts % p.route.n_groups || p.route.top_groups < 1 ||
+         p.route.top_groups > p.route.n_groups ||
+         p.route.top_k > p.route.n_experts / p.route.n_groups * p.route.top_groups))
         fail(g, "route: top %d of the best %d of %d groups of %d experts", p.route.top_k, p.route.top_groups,
              p.route.n_groups, p.route.n_experts);
     mf__op *op = add_op(g, MF_OP_ROUTE, "route");
     op->in[0] = logits.id;
     op->w[0] = bias.id;
+    op->w[1] = factors.id;
     op->p = p;
     *ids = (mf__ids){op->out[0] = add_buf(g, "route_ids", MF_PORT_NONE, p.route.top_k, true)};
     *shares = (mf__shares){op->out[1] = add_buf(g, "route_shares", MF_PORT_NONE, p.route.top_k, false)};
@@ -355,6 +433,16 @@ mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__sh
     return (mf__residual){op->out[0] = add_buf(g, "combined", MF_PORT_NONE, cols, false)};
 }
 
+mf__act mf__g_combine_alone(mf__graph *g, mf__pairs pairs, mf__shares shares) {
+    int32_t top_k = cols_of(g, shares.id), cols = top_k ? cols_of(g, pairs.id) / top_k : 0;
+    want_cols(g, "combine", pairs.id, (int64_t)top_k * cols);
+    mf__op *op = add_op(g, MF_OP_COMBINE, "combine");
+    op->in[1] = pairs.id;
+    op->in[2] = shares.id;
+    op->p.moe.top_k = top_k;
+    return (mf__act){op->out[0] = add_buf(g, "combined", MF_PORT_NONE, cols, false)};
+}
+
 /* ---- latent attention ------------------------------------------------------------------------------------------- */
 
 void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *b, const char *label) {
@@ -385,6 +473,17 @@ mf__act mf__g_mla_attention(mf__graph *g, mf__act q, mf__w kv_b_or_uk, mf__w w_u
     op->w[1] = w_uv.id;
     op->p = p;
     return (mf__act){op->out[0] = add_buf(g, "attn_out", MF_PORT_NONE, p.mla.n_heads * p.mla.v_dim, false)};
+}
+
+void mf__g_mla_pick(mf__graph *g, mf__act o, mf__chosen picks) {
+    if (failed(g)) return;
+    mf__op *op = &g->ops[g->n_ops - 1];
+    if (op->kind != MF_OP_MLA_ATTENTION || op->out[0] != o.id) {
+        fail(g, "mla_attention: picks for another op");
+        return;
+    }
+    want_cols(g, "mla_attention", picks.id, op->p.mla.n_picks);
+    op->in[1] = picks.id;
 }
 
 mf__mla_form mf__mla_choose(const mf__op_params *p, int64_t pos, int32_t n_rows) {

@@ -24,6 +24,7 @@
     X(normed)   /* the residual after a norm: what projections and experts read */                                     \
     X(act)      /* everything inside a block */                                                                        \
     X(ids)      /* i32 expert ids [top_k] */                                                                           \
+    X(chosen)   /* i32 blocks of cached rows, ascending, -1 behind the last */                                         \
     X(shares)   /* expert weights [top_k] */                                                                           \
     X(pairs)    /* expert outputs [top_k][hidden] */
 
@@ -40,6 +41,7 @@ MF_ROLES(ROLE)
     X(HIDDEN, "hidden") /* between layers */                                                                           \
     X(H_MID, "h_mid")   /* after attention */                                                                          \
     X(H_POST, "h_post") /* its norm: the experts' input */                                                             \
+    X(PICKS, "picks")   /* cached rows that a layer picked, for those after it */                                      \
     X(ROUTE_IDS, "route_ids")                                                                                          \
     X(ROUTE_SHARES, "route_shares")                                                                                    \
     X(AHEAD_IDS, "ahead_ids") /* experts that a later layer may want */                                                \
@@ -161,6 +163,7 @@ mf__act mf__g_in_act(mf__graph *g, mf__port port, int32_t cols);
 mf__ids mf__g_in_ids(mf__graph *g, int32_t cols);
 mf__shares mf__g_in_shares(mf__graph *g, int32_t cols);
 mf__pairs mf__g_in_pairs(mf__graph *g, int32_t cols);
+mf__chosen mf__g_in_picks(mf__graph *g, int32_t cols);
 void mf__g_export(mf__graph *g, int16_t id, mf__port port); /* g_export(g, x.id, MF_PORT_H_MID) */
 
 /* Ops. Each returns the buffer it makes. */
@@ -169,15 +172,23 @@ mf__normed mf__g_norm(mf__graph *g, mf__residual x, mf__w w, float eps);
 mf__act mf__g_project(mf__graph *g, mf__normed x, mf__w w, mf__w bias, const char *label);
 mf__act mf__g_matmul(mf__graph *g, mf__act x, mf__w w, mf__w bias, const char *label);
 void mf__g_part_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label); /* in place */
+/* ... and into a buffer of its own */
+mf__act mf__g_part_normed(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label);
 void mf__g_split_q_gate(mf__graph *g, mf__act u, int32_t n_heads, int32_t head_dim, mf__act *q, mf__act *gate);
 void mf__g_rope(mf__graph *g, mf__act x, mf__w inv_freq, mf__op_params p, const char *label); /* in place */
 void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v);
+/* a: a weight per head, and one list; id -1: a list per head. */
+mf__chosen mf__g_index(mf__graph *g, mf__act q, mf__act a, mf__op_params p);
 /* sinks: one logit per head, or MF_NO_WEIGHT */
 mf__act mf__g_attention(mf__graph *g, mf__act q, mf__w sinks, mf__op_params p);
+mf__act mf__g_attention_picked(mf__graph *g, mf__act q, mf__chosen picks, mf__op_params p);
+mf__act mf__g_join(mf__graph *g, mf__act a, mf__act b, const char *label);
+void mf__g_layer_norm(mf__graph *g, mf__act x, mf__w w, mf__w bias, float eps, const char *label); /* in place */
 void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *b, const char *label);
 /* Weights: either kv_b [heads][n_nope rows of W_UK | v_dim rows of W_UV][n_latent] alone, or both: w_uk transposed,
  * [heads][n_latent][n_nope], and w_uv [heads][v_dim][n_latent]. */
 mf__act mf__g_mla_attention(mf__graph *g, mf__act q, mf__w kv_b_or_uk, mf__w w_uv, mf__op_params p);
+void mf__g_mla_pick(mf__graph *g, mf__act o, mf__chosen picks); /* makes the op that made o see these rows only */
 void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate); /* in place */
 mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel);
 void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p); /* in place */
@@ -185,12 +196,17 @@ void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_
 mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, mf__op_params p);
 mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps, int32_t part);
 mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a);
-/* bias: added to the scores when choosing (SIGMOID), or MF_NO_WEIGHT */
-void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__op_params p, mf__ids *ids, mf__shares *shares);
+mf__act mf__g_sum(mf__graph *g, mf__act a, mf__act b);
+void mf__g_map(mf__graph *g, int16_t id, mf__w w, mf__op_params p, const char *label); /* in place; w: SCALE's */
+/* bias: added to the scores when choosing (not TOPK_SOFTMAX); factors: one per expert, of its shares; or MF_NO_WEIGHT
+ */
+void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__w factors, mf__op_params p, mf__ids *ids,
+                 mf__shares *shares);
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu);
 mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, mf__op_params p);
 /* shared.id and score.id may be -1: no shared expert, no gate on it. */
 mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__shares shares, mf__act shared,
                            mf__act score);
+mf__act mf__g_combine_alone(mf__graph *g, mf__pairs pairs, mf__shares shares); /* without h and shared expert */
 
 #endif

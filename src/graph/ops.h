@@ -12,13 +12,19 @@
 #define MF_OPS(X)                                                                                                      \
     X(EMBED, "embed", "tokens -> x: row of the table for each token")                                                  \
     X(RMS_NORM, "rms_norm", "x -> y: x * w / sqrt(mean(x^2) + eps), over the row or over each of its parts")           \
+    X(LAYER_NORM, "layer_norm", "x -> x: (x - mean) * w / sqrt(variance + eps) + bias, over the row")                  \
     X(MATMUL, "matmul", "x -> y: y = W x (+ bias)")                                                                    \
     X(SPLIT_Q_GATE, "split_q_gate", "u [heads][2*dim] -> q, gate: per head, query block then gate block")              \
     X(ROPE, "rope", "x -> x: rotates pairs of channels by position * inv_freq")                                        \
     X(KV_APPEND, "kv_append", "k, v -> state: rows at the segment's positions")                                        \
-    X(ATTENTION, "attention", "q, state -> o: causal softmax attention over the cached rows, or the last of them")     \
+    X(INDEX, "index",                                                                                                  \
+      "q, a, state -> picks: the blocks of cached rows that attention is to see, by keys of their own")                \
+    X(ATTENTION, "attention",                                                                                          \
+      "q, picks, state -> o: causal softmax attention over cached rows: all, the last, picked")                        \
     X(SPLIT, "split", "x -> a, b: the first columns of each row, and the rest")                                        \
-    X(MLA_ATTENTION, "mla_attention", "q, state -> o: attention over cached latents, expanded by W_UK and W_UV")       \
+    X(JOIN, "join", "a, b -> y: the columns of a, then those of b")                                                    \
+    X(MLA_ATTENTION, "mla_attention",                                                                                  \
+      "q, picks, state -> o: attention over cached latents, expanded by W_UK and W_UV")                                \
     X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate)")                                                 \
     X(CONV1D, "conv1d", "x, state -> y, state: causal depthwise convolution, then silu")                               \
     X(QK_NORM, "qk_norm", "y -> y: l2-normalises the q and k heads at its front; q also / sqrt(dim)")                  \
@@ -26,10 +32,11 @@
     X(DELTA_NET, "delta_net", "qkv, g, beta, state -> o, state: the gated delta rule")                                 \
     X(GATED_NORM, "gated_norm", "x, z -> y: per head rms_norm(x) * w * silu(z)")                                       \
     X(ADD, "add", "a, b -> y: a + b")                                                                                  \
+    X(MAP, "map", "x -> x: every value scaled, clamped or capped, or scaled by what its position says")                \
     X(ROUTE, "route", "logits -> ids, weights: the experts of each token and their shares")                            \
     X(GLU, "glu", "gate, up -> y: silu(gate) * up, or the clamped form")                                               \
     X(EXPERTS, "experts", "x, ids -> pairs: expert ids[t][k] applied to x[t], for the experts in the bank")            \
-    X(COMBINE, "combine", "h, pairs, weights, shared, score -> y: h + sum_k w_k pair_k + sigmoid(score) shared")
+    X(COMBINE, "combine", "h, pairs, weights, shared, score -> y: (h +) sum_k w_k pair_k + sigmoid(score) shared")
 
 typedef enum mf__op_kind {
 #define ENUM(id, name, doc) MF_OP_##id,
@@ -41,7 +48,7 @@ typedef enum mf__op_kind {
 const char *mf__op_name(mf__op_kind kind);
 
 typedef enum mf__route_kind {
-    MF_ROUTE_SOFTMAX,      /* softmax over all experts, then the k largest */
+    MF_ROUTE_SOFTMAX,      /* softmax over all experts, then the k largest; bias and groups as with SIGMOID */
     MF_ROUTE_SIGMOID,      /* sigmoid; chosen by score + bias among the best groups, weighed by score alone */
     MF_ROUTE_TOPK_SOFTMAX, /* the k largest logits, softmax over those */
 } mf__route_kind;
@@ -55,6 +62,7 @@ typedef enum mf__mla_form {
 
 typedef enum mf__glu_kind {
     MF_GLU_SILU,    /* silu(gate) * up */
+    MF_GLU_GELU,    /* gelu(gate) * up, gelu by its approximation with tanh */
     MF_GLU_CLAMPED, /* g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
 } mf__glu_kind;
 
@@ -63,6 +71,13 @@ typedef struct mf__glu {
     mf__glu_kind kind;
     float alpha, limit;
 } mf__glu;
+
+typedef enum mf__map_kind {
+    MF_MAP_SCALE,   /* a x; with a weight: a w x, w one value */
+    MF_MAP_CLAMP,   /* clamp(x, -a, a) */
+    MF_MAP_CAP,     /* a tanh(x / a) */
+    MF_MAP_POSITION /* (1 + a ln(1 + floor(position / b))) x */
+} mf__map_kind;
 
 #define MF_MAX_TOPK 16
 
@@ -83,9 +98,12 @@ typedef union mf__op_params {
     } rope;
     struct {
         int32_t n_heads, n_kv_heads, head_dim;
+        int32_t v_dim; /* of a value head; 0: head_dim */
         float scale;
-        int32_t window; /* the newest rows that take part, the query's own among them; 0: all */
-    } attn;             /* weight slot 0, if any: a sink per head, a logit that takes its share and brings no value */
+        int32_t window;                  /* the newest rows that take part, the query's own among them; 0: all */
+        int32_t n_lists, n_picks, block; /* with picks: [n_lists][n_picks] blocks of rows; a list serves as many heads
+                                            as the others, and as many kv heads */
+    } attn; /* weight slot 0, if any: a sink per head, a logit that takes its share and brings no value */
     struct {
         int32_t n_first;
     } cut; /* SPLIT */
@@ -93,7 +111,14 @@ typedef union mf__op_params {
         int32_t n_heads, n_latent, n_nope, n_rope, v_dim; /* a query head is [n_nope | n_rope] */
         float scale;
         mf__mla_form form;
-    } mla; /* the state's K rows are latents [n_latent], its V rows the rotated [n_rope] that all heads share */
+        int32_t n_picks; /* with picks: as many rows */
+    } mla; /* the state's K rows are latents [n_latent], its V rows begin with the rotated [n_rope] that heads share */
+    struct {
+        int32_t n_heads, dim; /* queries [n_heads][dim]; with weights a [n_heads] one list for all, else one for each */
+        int32_t at;           /* the column of the V rows where the keys begin */
+        int32_t top_k, block; /* blocks that are picked, and their rows */
+        int32_t local;        /* newest blocks that are always picked */
+    } index;
     struct {
         int32_t n_channels, n_kernel;
     } conv;
@@ -103,15 +128,23 @@ typedef union mf__op_params {
     struct {
         mf__route_kind kind;
         int32_t n_experts, top_k;
-        int32_t n_groups, top_groups; /* SIGMOID: experts lie in groups of equal size; 1, 1 for none */
+        int32_t n_groups, top_groups; /* not TOPK_SOFTMAX: experts lie in groups of equal size; 1, 1 for none */
         bool renorm;                  /* shares are divided by their sum */
         float scale;                  /* ... and multiplied by this */
-    } route;
+    } route;                          /* weight slot 1, if any: a factor for the shares of each expert */
     struct {
         int32_t top_k, n_inner; /* n_inner: an expert's width */
         mf__glu glu;
     } moe;
     mf__glu glu; /* GLU */
+    struct {
+        mf__map_kind kind;
+        float a, b;
+    } map;
 } mf__op_params;
+
+static inline int32_t mf__op_v_dim(const mf__op_params *p) {
+    return p->attn.v_dim ? p->attn.v_dim : p->attn.head_dim;
+}
 
 #endif

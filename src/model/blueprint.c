@@ -1,23 +1,28 @@
 /* From a config to graphs: one set for each kind of layer that occurs.
  *
  *   h -> norm -> mixer -> h_mid -> norm -> x          x -> router -> experts (+ shared expert) -> h
- *                                                     x -> dense feed-forward ------------------> h     */
+ *                                                     x -> dense feed-forward ------------------> h
+ *
+ * Where the family has a sandwich of norms, mixer and feed-forward are followed by one, too. */
 #include <string.h>
 
 #include "model/parts.h"
 
 static const char *kind_name(mf__mixer mixer, bool dense) {
-    static const char *const names[MF_MIX_COUNT][2] = {[MF_MIX_FULL] = {"full", "full, dense"},
-                                                       [MF_MIX_LINEAR] = {"linear", "linear, dense"},
-                                                       [MF_MIX_SLIDING] = {"sliding", "sliding, dense"},
-                                                       [MF_MIX_LATENT] = {"latent", "latent, dense"}};
+    static const char *const names[MF_MIX_COUNT][2] = {
+        [MF_MIX_FULL] = {"full", "full, dense"},          [MF_MIX_LINEAR] = {"linear", "linear, dense"},
+        [MF_MIX_SLIDING] = {"sliding", "sliding, dense"}, [MF_MIX_LATENT] = {"latent", "latent, dense"},
+        [MF_MIX_INDEXED] = {"indexed", "indexed, dense"}, [MF_MIX_REUSED] = {"reused", "reused, dense"},
+        [MF_MIX_BLOCKS] = {"blocks", "blocks, dense"}};
     return names[mixer][dense];
 }
 
 static mf__act mix(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x) {
     switch (mixer) {
     case MF_MIX_LINEAR: return mf__part_delta_net(g, c, x);
-    case MF_MIX_LATENT: return mf__part_mla(g, c, x);
+    case MF_MIX_LATENT:
+    case MF_MIX_INDEXED:
+    case MF_MIX_REUSED: return mf__part_mla(g, c, mixer, x);
     default: return mf__part_attention(g, c, mixer, x);
     }
 }
@@ -27,9 +32,13 @@ static mf_status build_mix(const mf__config *c, const mf__layer_kind *kind, mf__
     mf__graph *g = *out;
     mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, c->n_hidden);
     mf__normed x = mf__g_norm(g, h, mf__g_vector(g, "input_layernorm.weight", 1, c->n_hidden), c->eps);
-    mf__residual h_mid = mf__g_add(g, h, mix(g, c, kind->mixer, x));
-    mf__normed x2 = mf__g_norm(g, h_mid, mf__g_vector(g, "post_attention_layernorm.weight", 1, c->n_hidden), c->eps);
-    if (!kind->dense) mf__part_router(g, c, x2);
+    mf__act y = mix(g, c, kind->mixer, x);
+    if (c->has.sandwich)
+        mf__g_part_norm(g, y, mf__g_vector(g, "post_attention_layernorm.weight", 1, c->n_hidden), c->n_hidden, c->eps,
+                        "attn_norm");
+    mf__residual h_mid = mf__g_add(g, h, y);
+    mf__normed x2 = mf__part_post_norm(g, c, h_mid);
+    if (!kind->dense) mf__part_router(g, c, h_mid, x2);
     mf__g_export(g, h_mid.id, MF_PORT_H_MID);
     mf__g_export(g, x2.id, MF_PORT_H_POST);
     return mf__graph_finish(g, err);
@@ -42,12 +51,15 @@ static void size_state(const mf__config *c, mf__layer_kind *kind) {
         int64_t values = (int64_t)c->delta.n_v_heads * c->delta.v_dim;
         kind->conv_floats = (c->delta.n_kernel - 1) * (2 * keys + values);
         kind->delta_floats = values * c->delta.k_dim;
-    } else if (kind->mixer == MF_MIX_LATENT) {
+    } else if (kind->mixer == MF_MIX_LATENT || kind->mixer == MF_MIX_INDEXED || kind->mixer == MF_MIX_REUSED) {
         kind->k_cols = c->mla.n_latent;
         kind->v_cols = c->mla.n_rope;
     } else {
-        kind->k_cols = kind->v_cols = c->attn.n_kv_heads * c->attn.head_dim;
+        const mf__attn *a = mf__config_attn(c, kind->mixer);
+        kind->k_cols = a->n_kv_heads * a->head_dim;
+        kind->v_cols = a->n_kv_heads * mf__attn_v_dim(a);
     }
+    if (kind->mixer == MF_MIX_INDEXED || kind->mixer == MF_MIX_BLOCKS) kind->v_cols += c->index.dim;
 }
 
 static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error *err) {

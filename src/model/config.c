@@ -43,7 +43,7 @@ static mf_status common(const json_t *text, const char *where, mf__config *c, mf
     MF__TRY(mf__json_opt_int(text, where, "max_position_embeddings", 1, 1 << 30, 4096, &ctx, err));
     MF__TRY(mf__json_opt_double(text, where, "rms_norm_eps", 0, 1, 1e-6, &eps, err));
     MF__TRY(mf__json_opt_bool(text, where, "tie_word_embeddings", false, &c->tied_head, err));
-    MF__TRY(mf__keys_want(text, where, "hidden_act", "silu", err));
+    MF__TRY(mf__keys_want(text, where, "hidden_act", c->family->act ? c->family->act : "silu", err));
     c->n_layers = (int32_t)layers;
     c->n_hidden = (int32_t)hidden;
     c->n_vocab = (int32_t)vocab;
@@ -53,7 +53,7 @@ static mf_status common(const json_t *text, const char *where, mf__config *c, mf
 }
 
 static mf_status unknown_type(const char *where, const char *type, mf_error *err) {
-    char known[256] = "";
+    char known[512] = "";
     for (int i = 0; mf__families[i]; i++) {
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", mf__families[i]->name);
@@ -72,6 +72,13 @@ static void narrow(mf__config *c) {
     }
     c->has.dense = dense;
     c->has.yarn = c->rope.yarn;
+    c->has.rope_alpha = c->rope.alpha > 0;
+    c->has.rope_part = c->rope.part > 0;
+    c->has.clip = c->attn.clip > 0;
+    c->has.value_scale = c->attn.v_scale > 0;
+    c->has.key_is_value = c->attn.k_is_v;
+    c->has.sinks &= c->has.mixers;
+    c->has.grow = c->attn.grow > 0;
     c->has.groups = c->moe.n_groups > 1;
     if (!c->moe.n_shared_inner) c->has.shared = MF_SHARED_NONE;
 }
@@ -88,6 +95,9 @@ static mf_status parse(const mf__family *family, const json_t *root, const char 
         return mf__fail(err, MF_E_FORMAT, "%s: expected an object, found %s", place, mf__json_type_name(text));
     MF__TRY(common(text, place, out, err));
     MF__TRY(family->configure(text, place, out, err));
+    if ((out->rope.alpha > 0 && !family->has.rope_alpha) || (out->rope.part > 0 && !family->has.rope_part))
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s: rope of type \"%s\" is not supported by the family %s", place,
+                        out->rope.alpha > 0 ? "dynamic" : "proportional", family->name);
     narrow(out);
     MF__TRY(add_eos(out, json_object_get(text, "eos_token_id"), place, err));
     return text == root ? MF_OK : add_eos(out, json_object_get(root, "eos_token_id"), where, err);
@@ -131,7 +141,7 @@ mf_status mf__config_stretch(mf__config *c, double factor, mf_error *err) {
                         factor, MF_STRETCH_MAX, c->n_ctx, 1 << 30);
     if (c->rope.theta <= 1)
         return mf__fail(err, MF_E_UNSUPPORTED, "a context with a rope_theta of %g cannot be stretched", c->rope.theta);
-    mf__rope_stretch(&c->rope, c->n_ctx, factor);
+    mf__rope_stretch(&c->rope, c->n_ctx, factor); /* not sliding_rope: a window is no longer than it was */
     c->has.yarn = true;
     c->n_ctx = (int32_t)n_ctx;
     return MF_OK;

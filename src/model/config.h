@@ -17,6 +17,9 @@ typedef enum mf__mixer {
     MF_MIX_LINEAR,  /* Gated DeltaNet */
     MF_MIX_SLIDING, /* softmax attention over the newest rows of the cache */
     MF_MIX_LATENT,  /* softmax attention over a cache of latents */
+    MF_MIX_INDEXED, /* ... over those of its rows that an index picks */
+    MF_MIX_REUSED,  /* ... over those that the nearest earlier INDEXED layer picked */
+    MF_MIX_BLOCKS,  /* softmax attention over blocks of a KV cache that an index picks */
     MF_MIX_COUNT
 } mf__mixer;
 
@@ -29,7 +32,8 @@ typedef enum mf__qk_norm {
 typedef enum mf__shared_kind {
     MF_SHARED_NONE,
     MF_SHARED_GATED, /* its output is multiplied by sigmoid(score) */
-    MF_SHARED_PLAIN
+    MF_SHARED_PLAIN,
+    MF_SHARED_DENSE /* a dense feed-forward of its own width that reads the residual through its own norm */
 } mf__shared_kind;
 
 /* Which parts the models of a family are put together from. What a config may switch off (a bias, a norm) is given as
@@ -40,20 +44,43 @@ typedef struct mf__features {
     bool attn_gate;      /* a sigmoid gate per channel on attention's output; q_proj makes it, beside each query head */
     bool bias_qkv;       /* q, k and v projections have a bias */
     bool bias_o;         /* the output projection has one */
-    bool sinks;          /* a learned logit per head joins the softmax */
+    unsigned sinks;      /* in layers with these mixers a learned logit per head joins the softmax */
     mf__qk_norm qk_norm; /* of queries and keys, before they rotate */
+    bool qk_norm_last;   /* ... or after */
+    bool clip;           /* queries, keys and values may be clamped, before they rotate */
+    bool value_scale;    /* values may be multiplied by a number */
+    bool value_norm;     /* values are normalised, every head for itself, without weights */
+    bool key_is_value;   /* full layers may have no v_proj: k_proj makes both */
+    bool grow;           /* queries may be multiplied by a factor that grows with their position */
     bool zero_centred;   /* raw checkpoints store most norm weights minus one */
     bool interleaved;    /* rope turns pairs (2i, 2i+1) instead of (i, i + n/2) */
     bool yarn;           /* rope may be stretched by YaRN */
+    bool rope_part;      /* of the pairs (i, i + n/2) of a whole head, only the first may turn (mf__rope.part) */
+    bool rope_alpha;     /* ... or by a larger base (mf__rope.alpha) */
     mf__route_kind route;
     bool route_bias;  /* a bias on the router's logits */
-    bool choice_bias; /* a bias that takes part in choosing, not in weighing (SIGMOID) */
-    bool groups;      /* experts lie in groups, of which the best take part (SIGMOID) */
+    bool choice_bias; /* a bias that takes part in choosing, not in weighing (SOFTMAX, SIGMOID) */
+    bool groups;      /* experts lie in groups, of which the best take part (SOFTMAX, SIGMOID) */
+    bool sandwich;    /* norms behind attention and feed-forward too, and a scalar at the end of the layer */
+    bool route_apart; /* the router reads the residual through a norm of its own, and has a factor for every expert */
     mf__shared_kind shared;
     mf__glu_kind glu;
     bool expert_bias; /* the experts' matrices have biases */
     bool dense;       /* some layers may have a dense feed-forward instead of experts */
 } mf__features;
+
+/* Softmax attention. */
+typedef struct mf__attn {
+    int32_t n_heads, n_kv_heads;
+    int32_t head_dim, v_dim; /* of a query or a key; of a value (0: the same) */
+    int32_t n_rot;           /* channels of a head that rotate */
+    int32_t window;          /* of SLIDING layers */
+    float scale;             /* of the scores; 0: 1 / sqrt(head_dim) */
+    float v_scale;           /* of the values; 0: they stay */
+    bool k_is_v;             /* values are the keys before norm and rope: there is no v_proj */
+    float clip;              /* q, k and v are clamped to +-clip; 0: they are not */
+    float grow, grow_step;   /* queries are multiplied by 1 + grow ln(1 + floor(position / grow_step)); 0: not */
+} mf__attn;
 
 typedef struct mf__config {
     const mf__family *family;
@@ -67,12 +94,10 @@ typedef struct mf__config {
     bool dense[MF_MAX_LAYERS]; /* a plain feed-forward of width n_dense_inner instead of experts */
     int32_t n_dense_inner;
 
-    struct {
-        int32_t n_heads, n_kv_heads, head_dim;
-        int32_t n_rot;  /* channels of a head that rotate */
-        int32_t window; /* of SLIDING layers */
-    } attn;
-    mf__rope rope;
+    mf__attn attn, sliding; /* sliding: of SLIDING layers; n_heads 0: as in the others */
+    mf__rope rope, sliding_rope;
+    float embed_scale; /* of what the embedding table gives; 0: as it is */
+    float logit_cap;   /* logits become cap tanh(logit / cap); 0: they stay */
 
     struct {
         int32_t n_k_heads, k_dim, n_v_heads, v_dim, n_kernel;
@@ -90,11 +115,30 @@ typedef struct mf__config {
     struct {
         int32_t n_q_rank; /* queries come from a latent of this width; 0: straight from x */
         int32_t n_latent, n_nope, n_rope, v_dim;
+        float eps;     /* of the norms of both latents, whatever the others have */
         bool split_up; /* kv_b is stored as embed_q and unembed_out: told by the tensors, see mf__config_look */
     } mla;
 
+    /* What INDEXED and BLOCKS layers pick their rows by. */
+    struct {
+        int32_t n_heads, dim;
+        int32_t top_k, block, local; /* blocks that are picked, their rows, and those of them that are the newest */
+        bool interleaved;            /* how its keys turn */
+    } index;
+
     int32_t n_eos, eos[MF_MAX_EOS];
 } mf__config;
+
+/* Of a layer with this mixer. */
+static inline const mf__attn *mf__config_attn(const mf__config *c, mf__mixer mixer) {
+    return mixer == MF_MIX_SLIDING && c->sliding.n_heads ? &c->sliding : &c->attn;
+}
+static inline const mf__rope *mf__config_rope(const mf__config *c, mf__mixer mixer) {
+    return mixer == MF_MIX_SLIDING && c->sliding.n_heads ? &c->sliding_rope : &c->rope;
+}
+static inline int32_t mf__attn_v_dim(const mf__attn *a) {
+    return a->v_dim ? a->v_dim : a->head_dim;
+}
 
 /* root: the parsed config.json (hyper-parameters at the top or under text_config). where begins error texts. */
 mf_status mf__config_parse(const json_t *root, const char *where, mf__config *out, mf_error *err);

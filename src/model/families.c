@@ -6,8 +6,10 @@
 
 /* Those with a witness that others have too come after the others. */
 const mf__family *const mf__families[] = {
-    &mf__qwen3_5_moe, &mf__qwen3_next, &mf__deepseek_v3, &mf__glm4_moe,
-    &mf__gpt_oss,     &mf__minimax_m2, &mf__qwen3_moe,   NULL,
+    &mf__qwen3_5_moe,   &mf__qwen3_next,     &mf__deepseek_v3,  &mf__glm4_moe, &mf__gpt_oss,       &mf__minimax_m2,
+    &mf__qwen3_moe,     &mf__glm4_moe_lite,  &mf__mixtral,      &mf__olmoe,    &mf__qwen2_moe,     &mf__dots1,
+    &mf__hy_v3,         &mf__hunyuan_v1_moe, &mf__ernie4_5_moe, &mf__mistral4, &mf__mimo_v2_flash, &mf__gemma4,
+    &mf__minimax_m3_vl, &mf__deepseek_v32,   &mf__glm_moe_dsa,  NULL,
 };
 
 const mf__family *mf__family_find(const char *model_type) {
@@ -28,12 +30,18 @@ static bool has_witness(const mf__catalog *cat, const mf__family *family) {
 
 const mf__family *mf__family_guess(const mf__catalog *cat) {
     for (int i = 0; mf__families[i]; i++)
-        if (has_witness(cat, mf__families[i])) return mf__families[i];
+        if (mf__families[i]->witness && has_witness(cat, mf__families[i])) return mf__families[i];
     return NULL;
 }
 
 void mf__config_look(mf__config *config, const mf__catalog *cat) {
     if (config->family->look) config->family->look(config, cat);
+}
+
+/* Newer MLX conversions store kv_b_proj as two tensors, the key half transposed. */
+void mf__look_latent(mf__config *c, const mf__catalog *cat) {
+    char spelt[MF_MAX_NAME];
+    c->mla.split_up = mf__names_find(cat, c->family, "model.layers.0.self_attn.embed_q.weight", spelt) != NULL;
 }
 
 static const mf__expert_spelling EACH = {
@@ -48,6 +56,14 @@ static const mf__expert_spelling FUSED = {
     .fuse = MF_FUSE_HALVES};
 
 const mf__expert_spelling *const mf__expert_spellings[] = {&EACH, &SWITCH, &FUSED, &PACKED, NULL};
+
+static const mf__expert_spelling W123 = {.weight = {"block_sparse_moe.experts.#.w1.weight",
+                                                    "block_sparse_moe.experts.#.w3.weight",
+                                                    "block_sparse_moe.experts.#.w2.weight"}};
+static const mf__expert_spelling W123_SWITCH = {.weight = {"block_sparse_moe.switch_mlp.gate_proj.weight",
+                                                           "block_sparse_moe.switch_mlp.up_proj.weight",
+                                                           "block_sparse_moe.switch_mlp.down_proj.weight"}};
+const mf__expert_spelling *const mf__expert_spellings_w123[] = {&W123, &W123_SWITCH, NULL};
 
 const char *const mf__zero_centred_norms[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
                                               ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",

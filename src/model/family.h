@@ -87,10 +87,11 @@ struct mf__family {
     const char *const *model_types; /* spellings in config.json; NULL ends */
     /* Where no config says: a tensor that tells the family (of those that fit, the first family in the table), the
      * context its models were made for, and the tokens that end an answer. */
-    const char *witness; /* after "model.layers.N.", in some layer */
+    const char *witness; /* after "model.layers.N.", in some layer; NULL: a config is needed */
     int32_t usual_ctx;
     int32_t n_usual_eos, usual_eos[2];
     mf__features has;
+    const char *act; /* what hidden_act may be, if there is one; NULL: silu */
     /* text: the object that holds the hyper-parameters; what all families share is read already */
     mf_status (*configure)(const json_t *text, const char *where, mf__config *config, mf_error *err);
 
@@ -99,7 +100,7 @@ struct mf__family {
     const mf__regroup *regroups;               /* a NULL name ends */
     const mf__expert_spelling *const *experts; /* tried in order, NULL ends; NULL: mf__expert_spellings */
     /* Norm weights that raw checkpoints store as w - 1 (name endings; NULL ends), and a tensor of each layer of kind
-     * `raw_mixer` whose last dimension tells raw from converted (1 when converted). */
+     * `raw_mixer` whose last dimension tells raw from converted (1 when converted); NULL: all are raw. */
     const char *const *zero_centred_norms;
     const char *raw_witness;
     mf__mixer raw_mixer;
@@ -114,11 +115,16 @@ const mf__family *mf__family_guess(const mf__catalog *cat); /* by its tensors; N
 /* mlp.experts.#.gate_proj.weight; mlp.switch_mlp.gate_proj.weight; mlp.experts.gate_up_proj;
  * mlp.experts.#.gate_proj.weight_packed */
 extern const mf__expert_spelling *const mf__expert_spellings[];
+/* block_sparse_moe.experts.#.w1.weight; block_sparse_moe.switch_mlp.gate_proj.weight */
+extern const mf__expert_spelling *const mf__expert_spellings_w123[];
 /* The norms that Qwen's hybrid models store as w - 1. */
 extern const char *const mf__zero_centred_norms[];
 
+/* A `look` for latent attention: whether kv_b_proj is stored in two. */
+void mf__look_latent(mf__config *config, const mf__catalog *cat);
+
 /* features.c: the table of MF_FEATURES columns. */
-#define MF_FEATURES 12
+#define MF_FEATURES 13
 const char *mf__feature_name(int column); /* "attention", "rope", "router", ... */
 /* What a family (or, with its own features, a model) has in that column; text has room for size bytes. */
 void mf__feature_text(const mf__features *has, int column, char *text, size_t size);
@@ -135,6 +141,7 @@ void mf__layer_graphs(const mf__layer_kind *kind, const mf__graph *out[MF_LAYER_
 void mf__config_look(mf__config *config, const mf__catalog *cat);
 
 extern const mf__family mf__qwen3_5_moe, mf__qwen3_next, mf__qwen3_moe, mf__deepseek_v3, mf__glm4_moe, mf__gpt_oss,
-    mf__minimax_m2;
+    mf__minimax_m2, mf__glm4_moe_lite, mf__mixtral, mf__olmoe, mf__qwen2_moe, mf__dots1, mf__hy_v3, mf__hunyuan_v1_moe,
+    mf__ernie4_5_moe, mf__mistral4, mf__mimo_v2_flash, mf__gemma4, mf__minimax_m3_vl, mf__deepseek_v32, mf__glm_moe_dsa;
 
 #endif

@@ -9,7 +9,7 @@
 
 mf_status mf__import_open(const mf__catalog *cat, const mf__blueprint *bp, mf__import *out, mf_error *err) {
     const mf__config *c = &bp->config;
-    *out = (mf__import){.cat = cat, .bp = bp};
+    *out = (mf__import){.cat = cat, .bp = bp, .raw_norms = c->family->zero_centred_norms != NULL};
     if (!c->family->raw_witness) return MF_OK;
     for (int32_t l = 0; l < c->n_layers; l++) {
         char name[MF_MAX_NAME], spelt[MF_MAX_NAME];

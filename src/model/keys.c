@@ -31,24 +31,44 @@ mf_status mf__keys_attention(const json_t *text, const char *where, int32_t defa
 
 /* ---- rope ------------------------------------------------------------------------------------------------------- */
 
-mf_status mf__keys_rope(const json_t *text, const char *where, double default_theta, double default_partial,
-                        mf__config *c, mf_error *err) {
+static mf_status read_rope(const json_t *text, const char *where, double theta, double partial, const mf__config *c,
+                           mf__attn *attn, mf__rope *rope, mf_error *err) {
     const json_t *newer = json_object_get(text, "rope_parameters");
-    double partial;
-    MF__TRY(mf__rope_parse(text, where, default_theta, &c->rope, err));
-    if (c->rope.yarn && !c->has.yarn)
+    MF__TRY(mf__rope_parse(text, where, theta, rope, err));
+    if (rope->yarn && !c->has.yarn)
         return mf__fail(err, MF_E_UNSUPPORTED, "%s: rope scaling \"yarn\" is not supported by the family %s", where,
                         c->family->name);
-    MF__TRY(mf__json_opt_double(text, where, "partial_rotary_factor", 0, 1, default_partial, &partial, err));
+    MF__TRY(mf__json_opt_double(text, where, "partial_rotary_factor", 0, 1, partial, &partial, err));
     if (json_is_object(newer))
         MF__TRY(mf__json_opt_double(newer, where, "partial_rotary_factor", 0, 1, partial, &partial, err));
-    c->attn.n_rot = (int32_t)(c->attn.head_dim * partial);
-    if (c->attn.n_rot < 2 || c->attn.n_rot % 2 || c->attn.n_rot > MF_ROPE_MAX)
+    attn->n_rot = (int32_t)(attn->head_dim * (rope->part > 0 ? 1 : partial));
+    if (attn->n_rot < 2 || attn->n_rot % 2 || attn->n_rot > MF_ROPE_MAX)
         return mf__fail(err, MF_E_UNSUPPORTED,
                         "%s: head_dim %d with partial_rotary_factor %g rotates %d channels; an even number from 2 to "
                         "%d is needed",
-                        where, c->attn.head_dim, partial, c->attn.n_rot, MF_ROPE_MAX);
+                        where, attn->head_dim, partial, attn->n_rot, MF_ROPE_MAX);
     return MF_OK;
+}
+
+mf_status mf__keys_rope(const json_t *text, const char *where, double default_theta, double default_partial,
+                        mf__config *c, mf_error *err) {
+    return read_rope(text, where, default_theta, default_partial, c, &c->attn, &c->rope, err);
+}
+
+mf_status mf__keys_rope_of(const json_t *text, const char *where, mf__mixer mixer, double default_theta,
+                           double default_partial, mf__config *c, mf_error *err) {
+    mf__attn *attn = mixer == MF_MIX_SLIDING ? &c->sliding : &c->attn;
+    mf__rope *rope = mixer == MF_MIX_SLIDING ? &c->sliding_rope : &c->rope;
+    json_t *own = json_object_get(json_object_get(text, "rope_parameters"), mf__mixer_key(mixer));
+    if (!json_is_object(own)) return read_rope(text, where, default_theta, default_partial, c, attn, rope, err);
+    json_t *alone = json_copy((json_t *)text);
+    if (!alone || json_object_set(alone, "rope_parameters", own)) {
+        json_decref(alone);
+        return mf__fail(err, MF_E_NOMEM, "no memory for a config");
+    }
+    mf_status st = read_rope(alone, where, default_theta, default_partial, c, attn, rope, err);
+    json_decref(alone);
+    return st;
 }
 
 mf_status mf__keys_want(const json_t *text, const char *where, const char *key, const char *value, mf_error *err) {
@@ -78,30 +98,68 @@ static mf_status groups(const json_t *text, const char *where, mf__config *c, mf
     return MF_OK;
 }
 
+/* The first of several spellings of a key that is there, or the usual one. */
+static const char *spelt(const json_t *text, const char *const *names) {
+    for (int i = 0; names[i]; i++)
+        if (json_object_get(text, names[i])) return names[i];
+    return names[0];
+}
+
+/* A number, or a list of equal ones: no layer may differ from the others. */
+static mf_status get_same(const json_t *text, const char *where, const char *key, int64_t max, int64_t *out,
+                          mf_error *err) {
+    const json_t *list = json_object_get(text, key), *first = json_array_get(list, 0);
+    if (!json_is_array(list)) return mf__json_get_int(text, where, key, 1, max, out, err);
+    *out = json_integer_value(first);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_is_integer(first) || !json_equal(json_array_get(list, i), first))
+            return mf__fail(err, MF_E_UNSUPPORTED, "%s: %s differs from layer to layer, which is not supported", where,
+                            key);
+    if (!first || *out < 1 || *out > max)
+        return mf__fail(err, MF_E_FORMAT, "%s: %s is a list of %lld, expected 1 to %lld", where, key, (long long)*out,
+                        (long long)max);
+    return MF_OK;
+}
+
+static mf_status shared_experts(const json_t *text, const char *where, mf__config *c, mf_error *err) {
+    static const char *const keys[] = {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts",
+                                       "num_shared_expert", NULL};
+    const char *key = spelt(text, keys);
+    int64_t shared = 0;
+    if (c->has.shared != MF_SHARED_PLAIN && c->has.shared != MF_SHARED_NONE) return MF_OK;
+    if (json_is_array(json_object_get(text, key)))
+        MF__TRY(get_same(text, where, key, 64, &shared, err));
+    else
+        MF__TRY(mf__json_opt_int(text, where, key, 0, 64, 0, &shared, err));
+    if (shared && c->has.shared == MF_SHARED_NONE)
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s: %s %lld: the family %s has no shared expert", where, key,
+                        (long long)shared, c->family->name);
+    c->moe.n_shared_inner = (int32_t)shared * c->moe.n_inner;
+    return MF_OK;
+}
+
 mf_status mf__keys_moe(const json_t *text, const char *where, const char *width_key, bool default_renorm, mf__config *c,
                        mf_error *err) {
-    static const char *const counts[] = {"num_experts", "num_local_experts", "n_routed_experts"};
-    const char *count = counts[0];
+    static const char *const counts[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
+                                         NULL};
+    static const char *const tops[] = {
+        "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts", NULL};
+    static const char *const scales[] = {"routed_scaling_factor", "router_scaling_factor", NULL};
+    const char *count = spelt(text, counts), *top_key = spelt(text, tops);
     int64_t experts, top, inner;
-    for (size_t i = 0; i < MF__COUNT(counts); i++)
-        if (json_object_get(text, counts[i])) count = counts[i];
-    MF__TRY(mf__json_get_int(text, where, count, 1, 65536, &experts, err));
-    MF__TRY(mf__json_get_int(text, where, "num_experts_per_tok", 1, MF_MAX_TOPK, &top, err));
-    MF__TRY(mf__json_get_int(text, where, width_key, 1, MAX_WIDTH, &inner, err));
+    MF__TRY(get_same(text, where, count, 65536, &experts, err));
+    MF__TRY(get_same(text, where, top_key, MF_MAX_TOPK, &top, err));
+    MF__TRY(get_same(text, where, width_key, MAX_WIDTH, &inner, err));
     MF__TRY(mf__json_opt_bool(text, where, "norm_topk_prob", default_renorm, &c->moe.renorm, err));
-    MF__TRY(mf__json_opt_double(text, where, "routed_scaling_factor", -1e6, 1e6, 1, &c->moe.scale, err));
+    MF__TRY(mf__json_opt_double(text, where, spelt(text, scales), -1e6, 1e6, 1, &c->moe.scale, err));
     if (top > experts)
-        return mf__fail(err, MF_E_FORMAT, "%s: num_experts_per_tok is %lld, but %s is %lld", where, (long long)top,
-                        count, (long long)experts);
+        return mf__fail(err, MF_E_FORMAT, "%s: %s is %lld, but %s is %lld", where, top_key, (long long)top, count,
+                        (long long)experts);
     c->moe.n_experts = (int32_t)experts;
     c->moe.top_k = (int32_t)top;
     c->moe.n_inner = (int32_t)inner;
     c->moe.glu.kind = c->has.glu;
-    if (c->has.shared == MF_SHARED_PLAIN) {
-        int64_t shared;
-        MF__TRY(mf__json_opt_int(text, where, "n_shared_experts", 0, 64, 0, &shared, err));
-        c->moe.n_shared_inner = (int32_t)(shared * inner);
-    }
+    MF__TRY(shared_experts(text, where, c, err));
     return groups(text, where, c, err);
 }
 
@@ -124,13 +182,43 @@ mf_status mf__keys_sparse_step(const json_t *text, const char *where, mf__config
     return MF_OK;
 }
 
+static mf_status mlp_types(const json_t *types, const char *where, mf__config *c, mf_error *err) {
+    if (json_array_size(types) != (size_t)c->n_layers)
+        return mf__fail(err, MF_E_FORMAT, "%s: mlp_layer_types has %zu entries, num_hidden_layers is %d", where,
+                        json_array_size(types), c->n_layers);
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        const char *name = json_string_value(json_array_get(types, (size_t)l));
+        if (!name || (strcmp(name, "dense") && strcmp(name, "sparse")))
+            return mf__fail(err, MF_E_UNSUPPORTED, "%s: mlp_layer_types[%d] is %s, known are dense and sparse", where,
+                            l, name ? name : "not a string");
+        c->dense[l] = !strcmp(name, "dense");
+    }
+    return MF_OK;
+}
+
+/* A list of 1 (experts) and 0 (none). */
+static mf_status layer_freq(const json_t *list, const char *where, mf__config *c, mf_error *err) {
+    if (json_array_size(list) != (size_t)c->n_layers)
+        return mf__fail(err, MF_E_FORMAT, "%s: moe_layer_freq has %zu entries, num_hidden_layers is %d", where,
+                        json_array_size(list), c->n_layers);
+    for (int32_t l = 0; l < c->n_layers; l++) c->dense[l] = !json_integer_value(json_array_get(list, (size_t)l));
+    return MF_OK;
+}
+
 mf_status mf__keys_first_dense(const json_t *text, const char *where, mf__config *c, mf_error *err) {
+    const json_t *types = json_object_get(text, "mlp_layer_types"), *freq = json_object_get(text, "moe_layer_freq");
     int64_t n, inner;
+    bool any = false;
     MF__TRY(mf__json_opt_int(text, where, "first_k_dense_replace", 0, MF_MAX_LAYERS, 0, &n, err));
-    if (!n) return MF_OK;
+    for (int32_t l = 0; l < c->n_layers; l++) c->dense[l] = l < n;
+    if (types && !json_is_null(types))
+        MF__TRY(mlp_types(types, where, c, err));
+    else if (json_is_array(freq))
+        MF__TRY(layer_freq(freq, where, c, err));
+    for (int32_t l = 0; l < c->n_layers; l++) any = any || c->dense[l];
+    if (!any) return MF_OK;
     MF__TRY(mf__json_get_int(text, where, "intermediate_size", 1, MAX_WIDTH, &inner, err));
     c->n_dense_inner = (int32_t)inner;
-    for (int32_t l = 0; l < n && l < c->n_layers; l++) c->dense[l] = true;
     return MF_OK;
 }
 
@@ -170,5 +258,72 @@ mf_status mf__keys_layer_types(const json_t *text, const char *where, mf__config
         return mf__fail(err, MF_E_FORMAT, "%s: layer_types has %zu entries, num_hidden_layers is %d", where,
                         json_array_size(types), c->n_layers);
     for (int32_t l = 0; l < c->n_layers; l++) MF__TRY(layer_type(json_array_get(types, (size_t)l), where, l, c, err));
+    return MF_OK;
+}
+
+mf_status mf__keys_window(const json_t *text, const char *where, mf__config *c, mf_error *err) {
+    int64_t window;
+    bool any = false;
+    for (int32_t l = 0; l < c->n_layers; l++) any = any || c->mixer[l] == MF_MIX_SLIDING;
+    if (!any) return MF_OK;
+    MF__TRY(mf__json_get_int(text, where, "sliding_window", 1, 1 << 30, &window, err));
+    c->attn.window = (int32_t)window;
+    return MF_OK;
+}
+
+/* ---- latent attention ------------------------------------------------------------------------------------------- */
+
+static mf_status refuse_variants(const json_t *text, const char *where, mf_error *err) {
+    int64_t freq;
+    bool bias;
+    MF__TRY(mf__keys_want(text, where, "scoring_func", "sigmoid", err));
+    MF__TRY(mf__keys_want(text, where, "topk_method", "noaux_tc", err));
+    MF__TRY(mf__json_opt_bool(text, where, "attention_bias", false, &bias, err));
+    MF__TRY(mf__json_opt_int(text, where, "moe_layer_freq", 1, MF_MAX_LAYERS, 1, &freq, err));
+    if (bias) return mf__fail(err, MF_E_UNSUPPORTED, "%s: attention_bias true is not supported by this family", where);
+    if (freq != 1)
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s: moe_layer_freq is %lld, this family knows 1", where,
+                        (long long)freq);
+    return MF_OK;
+}
+
+mf_status mf__keys_latent(const json_t *text, const char *where, double default_theta, mf__config *c, mf_error *err) {
+    int64_t heads, rank = 1536, latent, nope, rot, v_dim;
+    MF__TRY(refuse_variants(text, where, err));
+    MF__TRY(mf__json_get_int(text, where, "num_attention_heads", 1, 4096, &heads, err));
+    if (json_object_get(text, "q_lora_rank")) /* null means none; absent, the published models' value */
+        MF__TRY(mf__json_opt_int(text, where, "q_lora_rank", 1, 1 << 20, 0, &rank, err));
+    MF__TRY(mf__json_get_int(text, where, "kv_lora_rank", 1, 1 << 16, &latent, err));
+    MF__TRY(mf__json_get_int(text, where, "qk_nope_head_dim", 1, 4096, &nope, err));
+    MF__TRY(mf__json_get_int(text, where, "qk_rope_head_dim", 2, MF_ROPE_MAX, &rot, err));
+    MF__TRY(mf__json_get_int(text, where, "v_head_dim", 1, 4096, &v_dim, err));
+    MF__TRY(mf__json_opt_bool(text, where, "rope_interleave", true, &c->has.interleaved, err));
+    if (rot % 2)
+        return mf__fail(err, MF_E_FORMAT, "%s: qk_rope_head_dim is %lld, an even number is needed", where,
+                        (long long)rot);
+    for (int32_t l = 0; l < c->n_layers; l++) c->mixer[l] = MF_MIX_LATENT;
+    c->attn.n_heads = c->attn.n_kv_heads = (int32_t)heads;
+    c->attn.head_dim = (int32_t)(nope + rot);
+    c->attn.n_rot = (int32_t)rot;
+    c->mla.n_q_rank = (int32_t)rank, c->mla.n_latent = (int32_t)latent;
+    c->mla.n_nope = (int32_t)nope, c->mla.n_rope = (int32_t)rot, c->mla.v_dim = (int32_t)v_dim;
+    c->mla.eps = 1e-6f;
+    return mf__rope_parse(text, where, default_theta, &c->rope, err);
+}
+
+mf_status mf__keys_index(const json_t *text, const char *where, bool interleaved, mf__config *c, mf_error *err) {
+    int64_t heads, dim, top_k;
+    MF__TRY(mf__json_get_int(text, where, "index_n_heads", 1, 4096, &heads, err));
+    MF__TRY(mf__json_get_int(text, where, "index_head_dim", 2, 4096, &dim, err));
+    MF__TRY(mf__json_get_int(text, where, "index_topk", 1, 1 << 20, &top_k, err));
+    if (!c->mla.n_q_rank || dim < c->mla.n_rope)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "%s: an index with heads of %lld channels needs q_lora_rank, and qk_rope_head_dim (%d) of at "
+                        "most as many",
+                        where, (long long)dim, c->mla.n_rope);
+    for (int32_t l = 0; l < c->n_layers; l++) c->mixer[l] = MF_MIX_INDEXED;
+    c->index.n_heads = (int32_t)heads, c->index.dim = (int32_t)dim;
+    c->index.top_k = (int32_t)top_k, c->index.block = 1;
+    c->index.interleaved = interleaved;
     return MF_OK;
 }

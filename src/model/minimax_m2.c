@@ -19,14 +19,6 @@ static const mf__alias ALIASES[] = {{"mlp.gate.e_score_correction_bias", "block_
                                     {"mlp.gate.", "block_sparse_moe.gate."},
                                     {NULL, NULL}};
 
-static const mf__expert_spelling EACH = {.weight = {"block_sparse_moe.experts.#.w1.weight",
-                                                    "block_sparse_moe.experts.#.w3.weight",
-                                                    "block_sparse_moe.experts.#.w2.weight"}};
-static const mf__expert_spelling SWITCH = {.weight = {"block_sparse_moe.switch_mlp.gate_proj.weight",
-                                                      "block_sparse_moe.switch_mlp.up_proj.weight",
-                                                      "block_sparse_moe.switch_mlp.down_proj.weight"}};
-static const mf__expert_spelling *const EXPERTS[] = {&EACH, &SWITCH, NULL};
-
 const mf__family mf__minimax_m2 = {
     .name = "minimax_m2",
     .models = "MiniMax-M2, MiniMax-M2.1",
@@ -38,4 +30,4 @@ const mf__family mf__minimax_m2 = {
     .has = {.mixers = 1u << MF_MIX_FULL, .qk_norm = MF_QK_NORM_JOINT, .route = MF_ROUTE_SIGMOID, .choice_bias = true},
     .configure = configure,
     .aliases = ALIASES,
-    .experts = EXPERTS};
+    .experts = mf__expert_spellings_w123};

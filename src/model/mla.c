@@ -5,20 +5,24 @@
  *                                      k_pe -> rope, no norm -> cache                         |
  *   kv_b_proj: W_UK and W_UV per head, from the latent to keys and values --------------------'
  *
- * What is cached is what the two arrows say: the latent after its norm, and k_pe after its rotation. */
+ * What is cached is what the two arrows say: the latent after its norm, and k_pe after its rotation. An INDEXED layer
+ * keeps the key of its index behind k_pe, and leaves what it picked for REUSED layers after it. */
 #include <math.h>
 
 #include "model/parts.h"
 
-static mf__act queries(mf__graph *g, const mf__config *c, mf__normed x) {
+/* *from: what they are made of, a latent or x itself */
+static mf__act queries(mf__graph *g, const mf__config *c, mf__normed x, mf__act *from) {
     int64_t rows = (int64_t)c->attn.n_heads * (c->mla.n_nope + c->mla.n_rope), hidden = c->n_hidden;
     int32_t rank = c->mla.n_q_rank;
+    *from = (mf__act){x.id};
     if (!rank)
         return mf__g_project(g, x, mf__g_matrix(g, "self_attn.q_proj.weight", rows, hidden), MF_NO_WEIGHT, "q_proj");
     mf__w wa = mf__g_matrix(g, "self_attn.q_a_proj.weight", rank, hidden);
     mf__w wb = mf__g_matrix(g, "self_attn.q_b_proj.weight", rows, rank);
     mf__act a = mf__g_project(g, x, wa, MF_NO_WEIGHT, "q_a_proj");
-    mf__g_part_norm(g, a, mf__g_vector(g, "self_attn.q_a_layernorm.weight", 1, rank), rank, c->eps, "q_a_norm");
+    mf__g_part_norm(g, a, mf__g_vector(g, "self_attn.q_a_layernorm.weight", 1, rank), rank, c->mla.eps, "q_a_norm");
+    *from = a;
     return mf__g_matmul(g, a, wb, MF_NO_WEIGHT, "q_b_proj");
 }
 
@@ -35,7 +39,7 @@ static mf__act attend(mf__graph *g, const mf__config *c, mf__act q, mf__op_param
     return mf__g_mla_attention(g, q, kv_b, MF_NO_WEIGHT, p);
 }
 
-mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__normed x) {
+mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x) {
     int32_t heads = c->attn.n_heads, latent = c->mla.n_latent, nope = c->mla.n_nope, rot = c->mla.n_rope;
     int64_t hidden = c->n_hidden;
     mf__w w_kv = mf__g_matrix(g, "self_attn.kv_a_proj_with_mqa.weight", latent + rot, hidden);
@@ -53,14 +57,23 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__normed x) {
                                  .n_nope = nope,
                                  .n_rope = rot,
                                  .v_dim = c->mla.v_dim,
+                                 .n_picks = mixer == MF_MIX_LATENT ? 0 : c->index.top_k,
                                  .scale = (float)(mf__rope_softmax_factor(&c->rope) / sqrt(nope + rot))}};
 
-    mf__act q = queries(g, c, x), kv_latent, k_pe;
+    mf__act q_latent, q = queries(g, c, x, &q_latent), kv_latent, k_pe;
     mf__g_rope(g, q, freq, rope, "q_rope");
+    mf__part_grow(g, c, q);
     mf__g_split(g, mf__g_project(g, x, w_kv, MF_NO_WEIGHT, "kv_a_proj"), latent, &kv_latent, &k_pe, "latent | k_pe");
-    mf__g_part_norm(g, kv_latent, w_norm, latent, c->eps, "kv_a_norm");
+    mf__g_part_norm(g, kv_latent, w_norm, latent, c->mla.eps, "kv_a_norm");
     rope.rope.n_heads = 1, rope.rope.head_dim = rot, rope.rope.offset = 0;
     mf__g_rope(g, k_pe, freq, rope, "k_rope");
+    if (mixer == MF_MIX_INDEXED) k_pe = mf__g_join(g, k_pe, mf__part_index_key(g, c, x), "k_pe | index_k");
     mf__g_kv_append(g, kv_latent, k_pe);
-    return mf__g_matmul(g, attend(g, c, q, mla), w_o, MF_NO_WEIGHT, "o_proj");
+    mf__chosen picks = {-1};
+    if (mixer == MF_MIX_INDEXED) picks = mf__part_index_tokens(g, c, x, q_latent, rot);
+    if (mixer == MF_MIX_REUSED) picks = mf__g_in_picks(g, c->index.top_k);
+    mf__act o = attend(g, c, q, mla);
+    if (mixer != MF_MIX_LATENT) mf__g_mla_pick(g, o, picks);
+    if (mixer == MF_MIX_INDEXED) mf__g_export(g, picks.id, MF_PORT_PICKS);
+    return mf__g_matmul(g, o, w_o, MF_NO_WEIGHT, "o_proj");
 }

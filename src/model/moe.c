@@ -1,9 +1,10 @@
 /* The second half of a layer: a mixture of experts, or one dense feed-forward. */
+#include <math.h>
 #include <stdio.h>
 
 #include "model/parts.h"
 
-static void route(mf__graph *g, const mf__config *c, mf__normed x, mf__ids *ids, mf__shares *shares) {
+static void route(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, mf__ids *ids, mf__shares *shares) {
     int64_t n = c->moe.n_experts;
     mf__op_params params = {.route = {.kind = c->has.route,
                                       .n_experts = c->moe.n_experts,
@@ -12,16 +13,29 @@ static void route(mf__graph *g, const mf__config *c, mf__normed x, mf__ids *ids,
                                       .top_groups = c->moe.top_groups,
                                       .renorm = c->moe.renorm,
                                       .scale = (float)c->moe.scale}};
-    mf__w w = mf__g_matrix(g, "mlp.gate.weight", n, c->n_hidden);
+    mf__op_params scale = {.map = {.kind = MF_MAP_SCALE, .a = (float)(1 / sqrt(c->n_hidden))}};
+    if (c->has.route_apart) x = mf__g_norm(g, h, mf__g_vector(g, "router.scale", 1, c->n_hidden), c->eps);
+    mf__w w = mf__g_matrix(g, "mlp.gate.weight", n, c->n_hidden), factors = MF_NO_WEIGHT;
     mf__w bias = c->has.route_bias ? mf__g_vector(g, "mlp.gate.bias", 1, n) : MF_NO_WEIGHT;
     mf__w choice = c->has.choice_bias ? mf__g_vector(g, "mlp.gate.e_score_correction_bias", 1, n) : MF_NO_WEIGHT;
-    mf__g_route(g, mf__g_project(g, x, w, bias, "router"), choice, params, ids, shares);
+    mf__act logits = mf__g_project(g, x, w, bias, "router");
+    if (c->has.route_apart) {
+        mf__g_map(g, logits.id, MF_NO_WEIGHT, scale, "router_scale");
+        factors = mf__g_vector(g, "router.per_expert_scale", 1, n);
+    }
+    mf__g_route(g, logits, choice, factors, params, ids, shares);
 }
 
-void mf__part_router(mf__graph *g, const mf__config *c, mf__normed x) {
+/* What the experts read of the residual. */
+mf__normed mf__part_post_norm(mf__graph *g, const mf__config *c, mf__residual h) {
+    const char *name = c->has.sandwich ? "pre_feedforward_layernorm_2.weight" : "post_attention_layernorm.weight";
+    return mf__g_norm(g, h, mf__g_vector(g, name, 1, c->n_hidden), c->eps);
+}
+
+void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x) {
     mf__ids ids;
     mf__shares shares;
-    route(g, c, x, &ids, &shares);
+    route(g, c, h, x, &ids, &shares);
     mf__g_export(g, ids.id, MF_PORT_ROUTE_IDS);
     mf__g_export(g, shares.id, MF_PORT_ROUTE_SHARES);
 }
@@ -34,8 +48,9 @@ mf_status mf__part_ahead(const mf__config *c, mf__graph **out, mf_error *err) {
     mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, c->n_hidden);
     mf__ids ids;
     mf__shares shares;
-    route(g, c, mf__g_norm(g, h, mf__g_vector(g, "post_attention_layernorm.weight", 1, c->n_hidden), c->eps), &ids,
-          &shares);
+    mf__normed x = {-1};
+    if (!c->has.route_apart) x = mf__part_post_norm(g, c, h);
+    route(g, c, h, x, &ids, &shares);
     mf__g_export(g, ids.id, MF_PORT_AHEAD_IDS);
     return mf__graph_finish(g, err);
 }
@@ -54,9 +69,24 @@ static mf__act feed_forward(mf__graph *g, const mf__config *c, mf__normed x, con
     return mf__g_matmul(g, mf__g_glu(g, gate, up, c->moe.glu), w[2], MF_NO_WEIGHT, parts[2]);
 }
 
+/* x in place -> its norm */
+static void norm_act(mf__graph *g, const mf__config *c, mf__act x, const char *weight, const char *label) {
+    mf__g_part_norm(g, x, mf__g_vector(g, weight, 1, c->n_hidden), c->n_hidden, c->eps, label);
+}
+
+static mf_status dense_beside(mf__graph *g, const mf__config *c, mf_error *err) {
+    mf__residual h = mf__g_in_residual(g, MF_PORT_H_MID, c->n_hidden);
+    mf__w w = mf__g_vector(g, "pre_feedforward_layernorm.weight", 1, c->n_hidden);
+    mf__act y = feed_forward(g, c, mf__g_norm(g, h, w, c->eps), "mlp", c->moe.n_shared_inner);
+    norm_act(g, c, y, "post_feedforward_layernorm_1.weight", "dense_norm");
+    mf__g_export(g, y.id, MF_PORT_SHARED);
+    return mf__graph_finish(g, err);
+}
+
 mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create("shared", out, err));
     mf__graph *g = *out;
+    if (c->has.shared == MF_SHARED_DENSE) return dense_beside(g, c, err);
     mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->n_hidden);
     mf__act down = feed_forward(g, c, x, "mlp.shared_expert", c->moe.n_shared_inner);
     mf__g_export(g, down.id, MF_PORT_SHARED);
@@ -77,6 +107,17 @@ mf_status mf__part_experts(const mf__config *c, mf__graph **out, mf_error *err) 
     return mf__graph_finish(g, err);
 }
 
+/* (h + norm(norm(experts) + shared)) * the layer's scalar */
+static mf__residual combine_normed(mf__graph *g, const mf__config *c, mf__residual h, mf__act experts, mf__act shared) {
+    mf__op_params as_it_is = {.map = {.kind = MF_MAP_SCALE, .a = 1}};
+    norm_act(g, c, experts, "post_feedforward_layernorm_2.weight", "experts_norm");
+    mf__act both = mf__g_sum(g, experts, shared);
+    norm_act(g, c, both, "post_feedforward_layernorm.weight", "ffn_norm");
+    mf__residual y = mf__g_add(g, h, both);
+    mf__g_map(g, y.id, mf__g_vector(g, "layer_scalar", 1, 1), as_it_is, "layer_scalar");
+    return y;
+}
+
 mf_status mf__part_combine(const mf__config *c, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create("combine", out, err));
     mf__graph *g = *out;
@@ -86,7 +127,8 @@ mf_status mf__part_combine(const mf__config *c, mf__graph **out, mf_error *err) 
     mf__act shared = {-1}, score = {-1};
     if (c->moe.n_shared_inner) shared = mf__g_in_act(g, MF_PORT_SHARED, c->n_hidden);
     if (c->moe.n_shared_inner && c->has.shared == MF_SHARED_GATED) score = mf__g_in_act(g, MF_PORT_SHARED_SCORE, 1);
-    mf__residual y = mf__g_combine(g, h, pairs, shares, shared, score);
+    mf__residual y = c->has.sandwich ? combine_normed(g, c, h, mf__g_combine_alone(g, pairs, shares), shared)
+                                     : mf__g_combine(g, h, pairs, shares, shared, score);
     mf__g_export(g, y.id, MF_PORT_HIDDEN);
     return mf__graph_finish(g, err);
 }

@@ -14,16 +14,20 @@ static const json_t *scaling_of(const json_t *text) {
     return json_is_object(rp) ? rp : json_object_get(text, "rope_scaling");
 }
 
-static mf_status type_of(const json_t *rp, const char *where, bool *yarn, mf_error *err) {
+static mf_status parse_type(const json_t *rp, const char *where, mf__rope *r, mf_error *err) {
     const json_t *type = json_object_get(rp, "rope_type");
     if (!type) type = json_object_get(rp, "type");
-    *yarn = false;
     if (!type || json_is_null(type)) return MF_OK;
     const char *name = json_is_string(type) ? json_string_value(type) : "(not a string)";
-    *yarn = !strcmp(name, "yarn");
-    if (*yarn || !strcmp(name, "default")) return MF_OK;
-    return mf__fail(err, MF_E_UNSUPPORTED, "%s: rope type \"%s\" is not supported (supported: default, yarn)", where,
-                    name);
+    r->yarn = !strcmp(name, "yarn");
+    if (!strcmp(name, "dynamic")) MF__TRY(mf__json_opt_double(rp, where, "alpha", 1, 1e12, 0, &r->alpha, err));
+    if (!strcmp(name, "proportional"))
+        MF__TRY(mf__json_opt_double(rp, where, "partial_rotary_factor", 1e-3, 1, 1, &r->part, err));
+    if (r->yarn || r->alpha > 0 || r->part > 0 || !strcmp(name, "default")) return MF_OK;
+    return mf__fail(err, MF_E_UNSUPPORTED,
+                    "%s: rope type \"%s\" is not supported (supported: default, yarn, proportional, dynamic with an "
+                    "alpha)",
+                    where, name);
 }
 
 static mf_status parse_yarn(const json_t *text, const json_t *rp, const char *where, mf__rope *r, mf_error *err) {
@@ -55,7 +59,7 @@ mf_status mf__rope_parse(const json_t *text, const char *where, double theta, mf
     if (!json_is_object(rp))
         return mf__fail(err, MF_E_FORMAT, "%s: rope_scaling is %s, expected an object", where, mf__json_type_name(rp));
     MF__TRY(mf__json_opt_double(rp, where, "rope_theta", 1, 1e12, out->theta, &out->theta, err));
-    MF__TRY(type_of(rp, where, &out->yarn, err));
+    MF__TRY(parse_type(rp, where, out, err));
     return out->yarn ? parse_yarn(text, rp, where, out, err) : MF_OK;
 }
 
@@ -90,9 +94,12 @@ void mf__rope_frequencies(const mf__rope *rope, int32_t n_rot, float *inv_freq) 
         if (high > n_rot - 1) high = n_rot - 1;
         if (low == high) high += 0.001; /* beta_fast == beta_slow on a whole channel: a step, not a division by 0 */
     }
+    double base = rope->theta;
+    if (rope->alpha > 0 && n_rot > 2) base *= pow(rope->alpha, n_rot / (n_rot - 2.0));
     for (int32_t i = 0; i < n_rot / 2; i++) {
-        double f = pow(rope->theta, -2.0 * i / n_rot);
+        double f = pow(base, -2.0 * i / n_rot);
         double ramp = rope->yarn ? fmin(fmax((i - low) / (high - low), 0), 1) : 0;
+        if (rope->part > 0 && i >= (int32_t)(rope->part * n_rot / 2)) f = 0;
         inv_freq[i] = (float)(f * (1 - ramp) + (rope->yarn ? f / rope->factor : f) * ramp);
     }
 }

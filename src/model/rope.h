@@ -1,5 +1,6 @@
-/* Rotary positions: what a config says about them, and the tables that follow from it. Plain rope, and YaRN, which
- * keeps the fast channels as they were trained, slows the slow ones down by `factor`, and ramps in between. */
+/* Rotary positions: what a config says about them, and the tables that follow from it. Plain rope, perhaps with a base
+ * made larger; and YaRN, which keeps the fast channels as they were trained, slows the slow ones down by `factor`, and
+ * ramps in between. */
 #ifndef MF_MODEL_ROPE_H
 #define MF_MODEL_ROPE_H
 
@@ -12,7 +13,9 @@
 
 typedef struct mf__rope {
     double theta;
-    bool yarn; /* the rest is for YaRN only */
+    double alpha; /* the base is theta * alpha^(n/(n-2)), n the channels that turn; 0: theta */
+    double part;  /* of a whole head only this part of the pairs turns; 0: all */
+    bool yarn;    /* the rest is for YaRN only */
     double factor;
     double original_ctx; /* positions the model was trained with */
     double beta_fast, beta_slow;
@@ -26,8 +29,8 @@ typedef struct mf__rope {
  * extension is original_max_position_embeddings, wherever of the two it stands. */
 mf_status mf__rope_parse(const json_t *text, const char *where, double theta, mf__rope *out, mf_error *err);
 
-/* Makes contexts of n_ctx positions `factor` times as long, by YaRN with its usual numbers; a rope that has YaRN already
- * is slowed down further. */
+/* Makes contexts of n_ctx positions `factor` times as long, by YaRN with its usual numbers; a rope that has YaRN
+ * already is slowed down further. */
 void mf__rope_stretch(mf__rope *rope, double n_ctx, double factor);
 
 /* inv_freq[i] for the n_rot / 2 pairs of channels; n_rot even and at most MF_ROPE_MAX. */

@@ -16,6 +16,12 @@ void build_part_norm(mf__graph *g, const op_case *c) {
     mf__g_part_norm(g, x, mf__g_vector(g, "w", 1, c->p.norm.part), c->p.norm.part, c->p.norm.eps, "norm");
 }
 
+void build_layer_norm(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__g_layer_norm(g, x, mf__g_vector(g, "w", 1, c->cols), mf__g_vector(g, "bias", 1, c->cols), c->p.norm.eps,
+                     "norm");
+}
+
 void build_matmul(mf__graph *g, const op_case *c) {
     mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
     mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->rows) : MF_NO_WEIGHT;
@@ -45,6 +51,22 @@ void build_attention(mf__graph *g, const op_case *c) {
     mf__g_attention(g, mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim), sinks, c->p);
 }
 
+void build_attention_picked(mf__graph *g, const op_case *c) {
+    mf__chosen picks = mf__g_in_picks(g, c->p.attn.n_lists * c->p.attn.n_picks);
+    mf__g_attention_picked(g, mf__g_in_act(g, MF_PORT_SHARED, c->p.attn.n_heads * c->p.attn.head_dim), picks, c->p);
+}
+
+/* option: a weight for each head, and one list */
+void build_index(mf__graph *g, const op_case *c) {
+    mf__act a = {-1}, q = mf__g_in_act(g, MF_PORT_SHARED, c->p.index.n_heads * c->p.index.dim);
+    if (c->option) a = mf__g_in_act(g, MF_PORT_PAIRS, c->p.index.n_heads);
+    mf__g_index(g, q, a, c->p);
+}
+
+void build_join(mf__graph *g, const op_case *c) {
+    mf__g_join(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->rows), "join");
+}
+
 void build_split_at(mf__graph *g, const op_case *c) {
     mf__act a, b;
     mf__g_split(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), c->p.cut.n_first, &a, &b, "split");
@@ -57,6 +79,14 @@ void build_mla(mf__graph *g, const op_case *c) {
     mf__w first =
         c->option ? mf__g_matrix(g, "uk", heads * n, nope) : mf__g_matrix(g, "kv_b", heads * (nope + v_dim), n);
     mf__g_mla_attention(g, q, first, c->option ? mf__g_matrix(g, "uv", heads * v_dim, n) : MF_NO_WEIGHT, c->p);
+}
+
+void build_mla_picked(mf__graph *g, const op_case *c) {
+    int64_t heads = c->p.mla.n_heads, n = c->p.mla.n_latent, nope = c->p.mla.n_nope, v_dim = c->p.mla.v_dim;
+    mf__act q = mf__g_in_act(g, MF_PORT_SHARED, (int32_t)(heads * (nope + c->p.mla.n_rope)));
+    mf__chosen picks = mf__g_in_picks(g, c->p.mla.n_picks);
+    mf__w kv_b = mf__g_matrix(g, "kv_b", heads * (nope + v_dim), n);
+    mf__g_mla_pick(g, mf__g_mla_attention(g, q, kv_b, MF_NO_WEIGHT, c->p), picks);
 }
 
 void build_sigmoid_gate(mf__graph *g, const op_case *c) {
@@ -97,12 +127,20 @@ void build_add(mf__graph *g, const op_case *c) {
     mf__g_add(g, mf__g_in_residual(g, MF_PORT_HIDDEN, c->cols), mf__g_in_act(g, MF_PORT_SHARED, c->cols));
 }
 
+/* option: the scale is also a weight */
+void build_map(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__g_map(g, x.id, c->option ? mf__g_vector(g, "w", 1, 1) : MF_NO_WEIGHT, c->p, "map");
+}
+
+/* option: a bias; rows 1: a factor for each expert */
 void build_route(mf__graph *g, const op_case *c) {
     mf__ids ids;
     mf__shares shares;
     mf__act logits = mf__g_in_act(g, MF_PORT_SHARED, c->p.route.n_experts);
     mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->p.route.n_experts) : MF_NO_WEIGHT;
-    mf__g_route(g, logits, bias, c->p, &ids, &shares);
+    mf__w factors = c->rows ? mf__g_vector(g, "factors", 1, c->p.route.n_experts) : MF_NO_WEIGHT;
+    mf__g_route(g, logits, bias, factors, c->p, &ids, &shares);
 }
 
 void build_glu(mf__graph *g, const op_case *c) {
@@ -115,12 +153,16 @@ void build_experts(mf__graph *g, const op_case *c) {
     mf__g_experts(g, x, mf__g_in_ids(g, c->p.moe.top_k), c->p);
 }
 
-/* rows: 0 no shared expert, 1 one without a gate, 2 one with a gate */
+/* rows: 0 no shared expert, 1 one without a gate, 2 one with a gate; option: the experts alone */
 void build_combine(mf__graph *g, const op_case *c) {
     mf__act shared = {-1}, score = {-1};
-    mf__residual h = mf__g_in_residual(g, MF_PORT_H_MID, c->cols);
     mf__pairs pairs = mf__g_in_pairs(g, c->p.moe.top_k * c->cols);
     mf__shares shares = mf__g_in_shares(g, c->p.moe.top_k);
+    if (c->option) {
+        mf__g_combine_alone(g, pairs, shares);
+        return;
+    }
+    mf__residual h = mf__g_in_residual(g, MF_PORT_H_MID, c->cols);
     if (c->rows >= 1) shared = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
     if (c->rows >= 2) score = mf__g_in_act(g, MF_PORT_SHARED_SCORE, 1);
     mf__g_combine(g, h, pairs, shares, shared, score);

@@ -1,4 +1,6 @@
 /* The table: every op in the shapes that matter, with the error that is allowed beside it. */
+#include <string.h>
+
 #include "build.h"
 #include "expect.h"
 
@@ -61,6 +63,40 @@ static void fill_zeros(op_rig *rig) {
     for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) x[i] = 0;
 }
 
+/* Lists of blocks as MF_OP_INDEX makes them: ascending, the query's own block last, -1 behind; some lists are short. */
+static void fill_lists(op_rig *rig, int32_t lists, int32_t n_picks, int32_t block) {
+    int32_t *ids = rig->in[rig->op->in[1]], row = 0;
+    for (int s = 0; s < rig->n_seqs; s++)
+        for (int32_t i = 0; i < rig->c->seqs[s].n_rows; i++, row++)
+            for (int32_t list = 0; list < lists; list++, ids += n_picks) {
+                int32_t own = (int32_t)((rig->c->seqs[s].pos + i) / block), n = 0;
+                for (int32_t b = 0; b < own && n + 1 < n_picks; b++)
+                    if (op_random(rig) > 0 || own < n_picks) ids[n++] = b;
+                ids[n++] = own;
+                for (; n < n_picks; n++) ids[n] = -1;
+            }
+}
+
+static void fill_blocks(op_rig *rig) {
+    fill_lists(rig, rig->c->p.attn.n_lists, rig->c->p.attn.n_picks, rig->c->p.attn.block);
+}
+
+static void fill_rows(op_rig *rig) {
+    fill_lists(rig, 1, rig->c->p.mla.n_picks, 1);
+}
+
+/* Queries and keys of few different values: most scores are ties, many of them zero. */
+static void fill_index_ties(op_rig *rig) {
+    float *q = rig->in[rig->op->in[0]];
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) q[i] = (float)(int)(op_random(rig) * 2);
+    for (int s = 0; s < rig->n_seqs; s++)
+        for (int64_t i = 0; i < rig->state[s].n_blocks * (int64_t)OP_BLOCK_ROWS * (rig->c->k_cols + rig->c->v_cols);
+             i++) {
+            rig->state[s].kv[i] = (float)(int)(op_random(rig) * 2);
+            memcpy(rig->state[s].kv_bytes + i * 4, &rig->state[s].kv[i], 4);
+        }
+}
+
 /* ---- the table ------------------------------------------------------------------------------------------------- */
 
 #define ONE                                                                                                            \
@@ -94,6 +130,43 @@ static void fill_zeros(op_rig *rig) {
 #define WINDOW(h, kv, d, w)                                                                                            \
     {                                                                                                                  \
         .attn = {.n_heads = h, .n_kv_heads = kv, .head_dim = d, .scale = 0.35f, .window = w }                          \
+    }
+#define VALUES(h, kv, d, v, w)                                                                                         \
+    {                                                                                                                  \
+        .attn = {.n_heads = h, .n_kv_heads = kv, .head_dim = d, .v_dim = v, .scale = 0.35f, .window = w }              \
+    }
+#define PICKED(h, kv, d, l, n, b)                                                                                      \
+    {                                                                                                                  \
+        .attn = {                                                                                                      \
+            .n_heads = h,                                                                                              \
+            .n_kv_heads = kv,                                                                                          \
+            .head_dim = d,                                                                                             \
+            .scale = 0.35f,                                                                                            \
+            .n_lists = l,                                                                                              \
+            .n_picks = n,                                                                                              \
+            .block = b                                                                                                 \
+        }                                                                                                              \
+    }
+#define INDEX(h, d, a, k, b, l)                                                                                        \
+    {                                                                                                                  \
+        .index = {.n_heads = h, .dim = d, .at = a, .top_k = k, .block = b, .local = l }                                \
+    }
+#define MLA_PICKED(h, n, no, ro, v, k)                                                                                 \
+    {                                                                                                                  \
+        .mla = {                                                                                                       \
+            .n_heads = h,                                                                                              \
+            .n_latent = n,                                                                                             \
+            .n_nope = no,                                                                                              \
+            .n_rope = ro,                                                                                              \
+            .v_dim = v,                                                                                                \
+            .scale = 0.2f,                                                                                             \
+            .form = MF_MLA_ABSORBED,                                                                                   \
+            .n_picks = k                                                                                               \
+        }                                                                                                              \
+    }
+#define MAP(k, x, y)                                                                                                   \
+    {                                                                                                                  \
+        .map = {.kind = MF_MAP_##k, .a = x, .b = y }                                                                   \
     }
 #define MLA(h, n, no, ro, v, f)                                                                                        \
     {                                                                                                                  \
@@ -160,6 +233,10 @@ const op_case OP_CASES[] = {
     {"rms_norm zero row", 2e-6, build_norm, expect_rms_norm, fill_zeros, .seqs = ONE, .cols = 8, .p = NORM(1e-6f, 0)},
     {"rms_norm heads", 2e-6, build_part_norm, expect_rms_norm, .seqs = FEW, .cols = 96, .p = NORM(1e-5f, 32)},
 
+    {"layer_norm", 4e-6, build_layer_norm, expect_layer_norm, .seqs = FEW, .cols = 40, .p = NORM(1e-6f, 0)},
+    {"layer_norm tiny", 4e-6, build_layer_norm, expect_layer_norm, fill_tiny, .seqs = FEW, .cols = 40,
+     .p = NORM(1e-6f, 0)},
+
     {"matmul f32", 2e-6, build_matmul, expect_matmul, .seqs = FEW, .cols = 96, .rows = 13},
     {"matmul f32 bias", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 96, .rows = 13, .option = true},
     {"matmul one row out", 2e-6, build_matmul, expect_matmul, .seqs = MANY, .cols = 40, .rows = 1},
@@ -224,8 +301,35 @@ const op_case OP_CASES[] = {
      .k_cols = 39, .v_cols = 39, .kv_type = MF_TYPE_F16},
     {"attention int8", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}}, .p = ATTN(6, 3, 40),
      .k_cols = 120, .v_cols = 120, .kv_type = MF_TYPE_I8},
+    {"attention narrow values", 2e-6, build_attention, expect_attention, .seqs = FEW, .p = VALUES(6, 2, 12, 8, 0),
+     .k_cols = 24, .v_cols = 16},
+    {"attention wide values f16", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}},
+     .p = VALUES(4, 2, 9, 13, 5), .k_cols = 18, .v_cols = 26, .option = true, .kv_type = MF_TYPE_F16},
+    {"attention narrow values int8", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}},
+     .p = VALUES(4, 2, 48, 32, 0), .k_cols = 96, .v_cols = 64, .kv_type = MF_TYPE_I8},
     {"attention steep", 2e-5, build_attention, expect_attention, fill_large, .seqs = MANY, .p = ATTN(2, 1, 8),
      .k_cols = 8, .v_cols = 8},
+
+    {"attention picked", 2e-6, build_attention_picked, expect_attention, fill_blocks,
+     .seqs = {{3, 0}, {1, 21}, {5, 12}}, .rows = 16, .p = PICKED(4, 2, 8, 2, 4, 2), .k_cols = 16, .v_cols = 21},
+    {"attention picked, one list", 2e-6, build_attention_picked, expect_attention, fill_blocks,
+     .seqs = {{3, 0}, {1, 70}, {17, 12}}, .rows = 80, .p = PICKED(6, 2, 8, 1, 40, 1), .k_cols = 16, .v_cols = 16,
+     .kv_type = MF_TYPE_F16},
+    {"attention picked int8", 2e-6, build_attention_picked, expect_attention, fill_blocks,
+     .seqs = {{3, 0}, {1, 70}, {17, 12}}, .rows = 80, .p = PICKED(4, 4, 16, 2, 3, 5), .k_cols = 64, .v_cols = 80,
+     .kv_type = MF_TYPE_I8},
+
+    {"index together", 0, build_index, expect_index, .seqs = {{3, 0}, {1, 21}, {20, 2}}, .option = true,
+     .p = INDEX(3, 10, 4, 3, 1, 0), .k_cols = 4, .v_cols = 14},
+    {"index apart", 0, build_index, expect_index, .seqs = {{3, 0}, {1, 21}, {20, 2}}, .p = INDEX(2, 16, 6, 2, 4, 1),
+     .k_cols = 4, .v_cols = 22},
+    {"index ties", 0, build_index, expect_index, fill_index_ties, .seqs = {{3, 0}, {1, 61}, {20, 30}}, .option = true,
+     .p = INDEX(2, 3, 4, 7, 1, 0), .k_cols = 4, .v_cols = 7},
+    {"index local blocks", 0, build_index, expect_index, .seqs = {{3, 0}, {1, 61}, {20, 30}},
+     .p = INDEX(2, 16, 0, 3, 3, 2), .k_cols = 4, .v_cols = 16, .kv_type = MF_TYPE_F16},
+    {"index in rounds", 0, build_index, expect_index, .seqs = {{2, 2030}}, .p = INDEX(2, 16, 0, 2, 600, 1), .k_cols = 4,
+     .v_cols = 16},
+    {"join", 0, build_join, expect_join, .seqs = FEW, .cols = 9, .rows = 5},
 
     {"split", 0, build_split_at, expect_split, .seqs = FEW, .cols = 13, .p = {.cut = {9}}},
     {"mla absorbed", 2e-6, build_mla, expect_mla_attention, .seqs = FEW, .p = MLA(3, 16, 8, 4, 6, MF_MLA_ABSORBED),
@@ -239,6 +343,10 @@ const op_case OP_CASES[] = {
     {"mla by cost", 4e-6, build_mla, expect_mla_attention, .seqs = {{40, 0}, {1, 70}, {9, 3}}, .cut_matters = true,
      .p = MLA(2, 32, 8, 4, 8, MF_MLA_BY_COST), .k_cols = 32, .v_cols = 4},
 
+    {"mla picked", 2e-6, build_mla_picked, expect_mla_attention, fill_rows, .seqs = {{3, 0}, {1, 70}, {20, 12}},
+     .rows = 80, .p = MLA_PICKED(3, 16, 8, 4, 6, 12), .k_cols = 16, .v_cols = 9},
+    {"mla picked int8", 2e-6, build_mla_picked, expect_mla_attention, fill_rows, .seqs = {{3, 0}, {1, 70}, {20, 12}},
+     .rows = 80, .p = MLA_PICKED(2, 64, 8, 4, 8, 40), .k_cols = 64, .v_cols = 68, .kv_type = MF_TYPE_I8},
     {"mla absorbed f16", 2e-6, build_mla, expect_mla_attention, .seqs = FEW, .p = MLA(3, 21, 8, 5, 6, MF_MLA_ABSORBED),
      .k_cols = 21, .v_cols = 5, .kv_type = MF_TYPE_F16},
     {"mla unabsorbed int8", 2e-6, build_mla, expect_mla_attention, .seqs = FEW,
@@ -266,9 +374,18 @@ const op_case OP_CASES[] = {
     {"gated_norm", 2e-6, build_gated_norm, expect_gated_norm, .seqs = FEW, .cols = 32, .p = NORM(1e-6f, 8)},
 
     {"add", 1e-7, build_add, expect_add, .seqs = FEW, .cols = 24},
+    {"map scale", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(SCALE, 0.707f, 0)},
+    {"map scale, weight", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .option = true, .p = MAP(SCALE, 1, 0)},
+    {"map clamp", 0, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(CLAMP, 0.4f, 0)},
+    {"map cap", 1e-6, build_map, expect_map, fill_large, .seqs = MANY, .cols = 500, .p = MAP(CAP, 30, 0)},
+    {"map position", 1e-6, build_map, expect_map, .seqs = LATE, .cols = 24, .p = MAP(POSITION, 0.1f, 32)},
+    {"map position, few", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(POSITION, 0.5f, 3)},
     {"glu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24},
     {"glu clamped", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = CLAMPED(0.5f)},
     {"glu clamped extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24, .p = CLAMPED(7)},
+    {"glu gelu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_GELU, 0, 0}}},
+    {"glu gelu extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24,
+     .p = {.glu = {MF_GLU_GELU, 0, 0}}},
     {"glu extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24},
 
     {"route softmax", 2e-6, build_route, expect_route, .seqs = MANY,
@@ -281,6 +398,14 @@ const op_case OP_CASES[] = {
      .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 8, 1, 1, true, 1)},
     {"route softmax all", 2e-6, build_route, expect_route, .seqs = FEW,
      .p = ROUTE(MF_ROUTE_SOFTMAX, 4, 4, 1, 1, true, 1)},
+    {"route softmax bias", 2e-6, build_route, expect_route, .seqs = MANY, .option = true,
+     .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 5, 1, 1, true, 1)},
+    {"route softmax bias as is", 2e-6, build_route, expect_route, .seqs = MANY, .option = true,
+     .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 5, 1, 1, false, 6)},
+    {"route softmax groups", 2e-6, build_route, expect_route, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 6, 4, 2, true, 1)},
+    {"route softmax factors", 2e-6, build_route, expect_route, .seqs = MANY, .rows = 1,
+     .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 6, 1, 1, true, 1)},
     {"route top-k softmax", 2e-6, build_route, expect_route, .seqs = MANY,
      .p = ROUTE(MF_ROUTE_TOPK_SOFTMAX, 24, 4, 1, 1, false, 1)},
     {"route sigmoid", 2e-6, build_route, expect_route, .seqs = MANY,
@@ -312,6 +437,7 @@ const op_case OP_CASES[] = {
 
     {"combine", 1e-6, build_combine, expect_combine, .seqs = FEW, .cols = 24, .p = MOE(3, 0)},
     {"combine shared", 1e-6, build_combine, expect_combine, .seqs = FEW, .cols = 24, .rows = 1, .p = MOE(3, 0)},
+    {"combine alone", 1e-6, build_combine, expect_combine, .seqs = FEW, .cols = 24, .option = true, .p = MOE(3, 0)},
     {"combine gated shared", 1e-6, build_combine, expect_combine, .seqs = FEW, .cols = 24, .rows = 2, .p = MOE(3, 0)},
 };
 

@@ -37,6 +37,18 @@ void expect_rms_norm(const op_rig *rig, op_result *want) {
             op_in(rig, 0, i) / part_rms(rig, i, part, rig->op->p.norm.eps) * op_w(rig, 0, i % part);
 }
 
+void expect_layer_norm(const op_rig *rig, op_result *want) {
+    int64_t cols = op_in_cols(rig, 0);
+    for (int64_t i = 0; i < rig->n_rows * cols; i++) {
+        int64_t first = i / cols * cols;
+        double mean = 0, var = 0;
+        for (int64_t c = first; c < first + cols; c++) mean += op_in(rig, 0, c) / (double)cols;
+        for (int64_t c = first; c < first + cols; c++) var += pow(op_in(rig, 0, c) - mean, 2) / (double)cols;
+        op_out(rig, want, 0)[i] = (op_in(rig, 0, i) - mean) / sqrt(var + rig->op->p.norm.eps) * op_w(rig, 0, i % cols) +
+                                  op_w(rig, 1, i % cols);
+    }
+}
+
 /* The norm first, then the gate, which is silu and not sigmoid. */
 void expect_gated_norm(const op_rig *rig, op_result *want) {
     expect_rms_norm(rig, want);
@@ -61,10 +73,13 @@ void expect_add(const op_rig *rig, op_result *want) {
         op_out(rig, want, 0)[i] = op_in(rig, 0, i) + op_in(rig, 1, i);
 }
 
-/* silu(gate) up, or the clamped form: the gate from above only, up from both sides and counted from -1 */
+/* silu(gate) up; gelu(gate) up; or the clamped form: the gate from above only, up from both sides and counted from -1
+ */
 double expect_act(const mf__glu *glu, double gate, double up) {
     double limit = glu->limit;
     if (glu->kind == MF_GLU_SILU) return silu(gate) * up;
+    if (glu->kind == MF_GLU_GELU)
+        return up * gate / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (gate + 0.044715 * pow(gate, 3))));
     if (gate > limit) gate = limit;
     if (up > limit) up = limit;
     if (up < -limit) up = -limit;
@@ -100,6 +115,21 @@ static int sequence_of(const op_rig *rig, int32_t row, int64_t *pos) {
     while (row >= rig->c->seqs[s].n_rows) row -= rig->c->seqs[s++].n_rows;
     *pos = rig->c->seqs[s].pos + row;
     return s;
+}
+
+void expect_map(const op_rig *rig, op_result *want) {
+    const mf__op_params *p = &rig->op->p;
+    int64_t cols = op_in_cols(rig, 0);
+    double a = p->map.a, w = rig->op->w[0] >= 0 ? op_w(rig, 0, 0) : 1;
+    for (int64_t i = 0; i < rig->n_rows * cols; i++) {
+        double x = op_in(rig, 0, i), y = a * w * x;
+        int64_t pos;
+        sequence_of(rig, (int32_t)(i / cols), &pos);
+        if (p->map.kind == MF_MAP_CLAMP) y = x > a ? a : x < -a ? -a : x;
+        if (p->map.kind == MF_MAP_CAP) y = a * tanh(x / a);
+        if (p->map.kind == MF_MAP_POSITION) y = x * (1 + a * log(1 + floor((double)pos / p->map.b)));
+        op_out(rig, want, 0)[i] = y;
+    }
 }
 
 /* Multiplication of (a + ib) by scale e^(i angle). The angle is a product of floats, as everywhere: at position 4,000
@@ -145,10 +175,18 @@ void expect_kv_append(const op_rig *rig, op_result *want) {
     }
 }
 
+/* Whether a list of picks of row t, from `at` on, has the block of cached row i; or there are no picks. */
+static bool is_picked(const op_rig *rig, int64_t at, int32_t n, int32_t block, int64_t i) {
+    if (rig->op->in[1] < 0) return true;
+    for (int32_t k = 0; k < n; k++)
+        if (op_in_id(rig, 1, at + k) >= 0 && i / block == op_in_id(rig, 1, at + k)) return true;
+    return false;
+}
+
 /* Query heads j * n_heads / n_kv_heads ... share a key head; position p sees 0 .. p. */
 void expect_attention(const op_rig *rig, op_result *want) {
     const mf__op_params *p = &rig->op->p;
-    int32_t dim = p->attn.head_dim, heads = p->attn.n_heads;
+    int32_t dim = p->attn.head_dim, heads = p->attn.n_heads, v_dim = p->attn.v_dim ? p->attn.v_dim : dim;
     for (int32_t t = 0; t < rig->n_rows; t++) {
         int64_t pos;
         const float *kv = rig->state[sequence_of(rig, t, &pos)].kv;
@@ -156,20 +194,71 @@ void expect_attention(const op_rig *rig, op_result *want) {
         for (int32_t h = 0; h < heads; h++) {
             int32_t kv_head = h * p->attn.n_kv_heads / heads;
             int64_t q = ((int64_t)t * heads + h) * dim;
-            double *o = op_out(rig, want, 0) + q;
+            double *o = op_out(rig, want, 0) + ((int64_t)t * heads + h) * v_dim;
             double total = rig->op->w[0] >= 0 ? exp(op_w(rig, 0, h)) : 0; /* a sink takes a share and gives nothing */
             for (int64_t i = 0; i <= pos; i++) {
                 double dot = 0;
                 for (int32_t c = 0; c < dim; c++) dot += op_in(rig, 0, q + c) * kv[op_k_at(rig, i) + kv_head * dim + c];
                 bool seen = !p->attn.window || pos - i < p->attn.window;
+                int64_t list = t * (int64_t)p->attn.n_lists + (int64_t)h * p->attn.n_lists / heads;
+                seen = seen && is_picked(rig, list * p->attn.n_picks, p->attn.n_picks, p->attn.block, i);
                 total += weight[i] = seen ? exp(dot * p->attn.scale) : 0; /* scores of test data are small */
             }
-            for (int32_t c = 0; c < dim; c++) {
+            for (int32_t c = 0; c < v_dim; c++) {
                 o[c] = 0;
-                for (int64_t i = 0; i <= pos; i++) o[c] += weight[i] / total * kv[op_v_at(rig, i) + kv_head * dim + c];
+                for (int64_t i = 0; i <= pos; i++)
+                    o[c] += weight[i] / total * kv[op_v_at(rig, i) + kv_head * v_dim + c];
             }
         }
         free(weight);
+    }
+}
+
+/* ---- an index -------------------------------------------------------------------------------------------------- */
+
+void expect_join(const op_rig *rig, op_result *want) {
+    int64_t a = op_in_cols(rig, 0), b = op_in_cols(rig, 1);
+    for (int64_t i = 0; i < rig->n_rows * (a + b); i++) {
+        int64_t t = i / (a + b), c = i % (a + b);
+        op_out(rig, want, 0)[i] = c < a ? op_in(rig, 0, t * a + c) : op_in(rig, 1, t * b + c - a);
+    }
+}
+
+static double index_score(const op_rig *rig, int64_t t, int64_t list, const float *key) {
+    const mf__op_params *p = &rig->op->p;
+    double total = 0;
+    for (int64_t h = 0; h < p->index.n_heads; h++) {
+        double dot = 0;
+        for (int32_t c = 0; c < p->index.dim; c++)
+            dot += op_in(rig, 0, (t * p->index.n_heads + h) * p->index.dim + c) * key[c];
+        if (rig->op->in[1] >= 0)
+            total += op_in(rig, 1, t * p->index.n_heads + h) * (dot > 0 ? dot : 0);
+        else if (h == list)
+            total = dot;
+    }
+    return total;
+}
+
+/* A block is picked if fewer than top_k others are better: newer ones that are always picked, or with a better row. */
+void expect_index(const op_rig *rig, op_result *want) {
+    const mf__op_params *p = &rig->op->p;
+    int32_t lists = rig->op->in[1] >= 0 ? 1 : p->index.n_heads, top_k = p->index.top_k;
+    for (int64_t i = 0; i < (int64_t)rig->n_rows * lists; i++) {
+        int64_t pos, t = i / lists;
+        const float *kv = rig->state[sequence_of(rig, (int32_t)t, &pos)].kv;
+        int64_t n = pos / p->index.block + 1, picked = 0;
+        double *score = calloc((size_t)n, sizeof *score), *out = op_out(rig, want, 0) + i * top_k;
+        for (int64_t b = 0; b < n; b++) score[b] = n - 1 - b < p->index.local ? INFINITY : -INFINITY;
+        for (int64_t j = 0; j <= pos; j++)
+            score[j / p->index.block] =
+                fmax(score[j / p->index.block], index_score(rig, t, i % lists, kv + op_v_at(rig, j) + p->index.at));
+        for (int64_t b = 0; b < n; b++) {
+            int64_t better = 0;
+            for (int64_t k = 0; k < n; k++) better += score[k] > score[b] || (score[k] == score[b] && k < b);
+            if (better < top_k) out[picked++] = (double)b;
+        }
+        for (; picked < top_k; picked++) out[picked] = -1;
+        free(score);
     }
 }
 
@@ -213,6 +302,7 @@ void expect_mla_attention(const op_rig *rig, op_result *want) {
             for (int32_t c = 0; c < v_dim; c++) o[c] = 0;
             for (int64_t i = 0; i <= pos; i++) {
                 double dot = 0;
+                if (!is_picked(rig, t * (int64_t)p->mla.n_picks, p->mla.n_picks, 1, i)) continue;
                 for (int32_t c = 0; c < nope; c++)
                     dot += op_in(rig, 0, q + c) * up_project(rig, h, c, kv + op_k_at(rig, i));
                 for (int32_t c = 0; c < rope; c++) dot += op_in(rig, 0, q + nope + c) * kv[op_v_at(rig, i) + c];

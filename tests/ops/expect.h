@@ -8,10 +8,13 @@ double expect_act(const mf__glu *glu, double gate, double up); /* a gated activa
 
 void expect_embed(const op_rig *rig, op_result *want);
 void expect_rms_norm(const op_rig *rig, op_result *want);
+void expect_layer_norm(const op_rig *rig, op_result *want);
 void expect_matmul(const op_rig *rig, op_result *want);
 void expect_split_q_gate(const op_rig *rig, op_result *want);
 void expect_rope(const op_rig *rig, op_result *want);
 void expect_kv_append(const op_rig *rig, op_result *want);
+void expect_index(const op_rig *rig, op_result *want);
+void expect_join(const op_rig *rig, op_result *want);
 void expect_attention(const op_rig *rig, op_result *want);
 void expect_split(const op_rig *rig, op_result *want);
 void expect_mla_attention(const op_rig *rig, op_result *want);
@@ -22,6 +25,7 @@ void expect_decay_beta(const op_rig *rig, op_result *want);
 void expect_delta_net(const op_rig *rig, op_result *want);
 void expect_gated_norm(const op_rig *rig, op_result *want);
 void expect_add(const op_rig *rig, op_result *want);
+void expect_map(const op_rig *rig, op_result *want);
 void expect_route(const op_rig *rig, op_result *want);
 void expect_glu(const op_rig *rig, op_result *want);
 void expect_experts(const op_rig *rig, op_result *want);

@@ -33,27 +33,36 @@ static void keep_best_groups(double *choice, const mf__op_params *p) {
             choice[g * size + e] = -INFINITY;
 }
 
+/* Whether scores are compared, not logits. */
+static bool by_scores(const op_rig *rig) {
+    const mf__op_params *p = &rig->op->p;
+    return p->route.kind == MF_ROUTE_SIGMOID || rig->op->w[0] >= 0 || p->route.n_groups > 1;
+}
+
 static void route_row(const op_rig *rig, int64_t t, double *ids, double *shares) {
     const mf__op_params *p = &rig->op->p;
     int n = p->route.n_experts;
-    double choice[MAX_EXPERTS], value[MAX_EXPERTS], sum = 0;
+    double choice[MAX_EXPERTS], value[MAX_EXPERTS], all = 0, sum = 0;
     for (int e = 0; e < n; e++) {
         double x = op_in(rig, 0, t * n + e);
         value[e] = p->route.kind == MF_ROUTE_SIGMOID ? sigmoid(x) : exp(x);
+        all += value[e];
+    }
+    for (int e = 0; e < n; e++) {
+        if (p->route.kind == MF_ROUTE_SOFTMAX) value[e] /= all;
         /* floats decide who is chosen: equal floats must be equal here too */
-        choice[e] = p->route.kind == MF_ROUTE_SIGMOID ? (double)((float)value[e]) : x;
+        choice[e] = by_scores(rig) ? (double)((float)value[e]) : op_in(rig, 0, t * n + e);
         if (rig->op->w[0] >= 0) choice[e] += op_w(rig, 0, e);
     }
-    if (p->route.kind == MF_ROUTE_SIGMOID) keep_best_groups(choice, p);
+    if (by_scores(rig)) keep_best_groups(choice, p);
     for (int e = 0; e < n; e++) {
         int rank = rank_of(choice, n, e);
-        bool counts = p->route.kind == MF_ROUTE_SOFTMAX && !p->route.renorm ? true : rank < p->route.top_k;
-        if (counts) sum += value[e];
         if (rank >= p->route.top_k) continue;
+        sum += value[e];
         ids[rank] = e;
-        shares[rank] = value[e] * p->route.scale;
+        shares[rank] = value[e] * p->route.scale * (rig->op->w[1] >= 0 ? op_w(rig, 1, e) : 1);
     }
-    bool divided = p->route.renorm || p->route.kind != MF_ROUTE_SIGMOID;
+    bool divided = p->route.renorm || p->route.kind == MF_ROUTE_TOPK_SOFTMAX;
     for (int k = 0; divided && k < p->route.top_k; k++) shares[k] /= sum;
 }
 
@@ -112,11 +121,11 @@ void expect_experts(const op_rig *rig, op_result *want) {
 }
 
 void expect_combine(const op_rig *rig, op_result *want) {
-    int32_t hidden = op_in_cols(rig, 0), top = op_in_cols(rig, 2);
+    int32_t top = op_in_cols(rig, 2), hidden = op_in_cols(rig, 1) / top;
     bool shared = rig->op->in[3] >= 0, score = rig->op->in[4] >= 0;
     for (int64_t i = 0; i < (int64_t)rig->n_rows * hidden; i++) {
         int64_t t = i / hidden, c = i % hidden;
-        double y = op_in(rig, 0, i);
+        double y = rig->op->in[0] >= 0 ? op_in(rig, 0, i) : 0;
         for (int64_t k = 0; k < top; k++) y += op_in(rig, 2, t * top + k) * op_in(rig, 1, (t * top + k) * hidden + c);
         if (shared) y += op_in(rig, 3, i) * (score ? sigmoid(op_in(rig, 4, t)) : 1);
         op_out(rig, want, 0)[i] = y;

@@ -182,7 +182,7 @@ static void test_ties_go_to_the_lower_expert(void **state) {
     mf__ids i;
     mf__shares s;
     (void)state;
-    mf__g_route(g, mf__g_in_act(g, MF_PORT_SHARED, 5), MF_NO_WEIGHT, p, &i, &s);
+    mf__g_route(g, mf__g_in_act(g, MF_PORT_SHARED, 5), MF_NO_WEIGHT, MF_NO_WEIGHT, p, &i, &s);
     run(g, 2, (float *[]){logits}, (float *[]){(float *)(void *)ids, shares}, NULL, NULL, 0);
     const int32_t want[] = {0, 1, 2, 1, 3, 2};
     for (int k = 0; k < 6; k++) assert_int_equal(ids[k], want[k]);

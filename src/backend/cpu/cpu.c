@@ -21,12 +21,15 @@ typedef mf_status op_fn(mf__cpu_run *r, mf_error *err);
 static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_EMBED] = mf__cpu_embed,
     [MF_OP_RMS_NORM] = mf__cpu_rms_norm,
+    [MF_OP_LAYER_NORM] = mf__cpu_layer_norm,
     [MF_OP_MATMUL] = mf__cpu_matmul,
     [MF_OP_SPLIT_Q_GATE] = mf__cpu_split_q_gate,
     [MF_OP_ROPE] = mf__cpu_rope,
     [MF_OP_KV_APPEND] = mf__cpu_kv_append,
+    [MF_OP_INDEX] = mf__cpu_index,
     [MF_OP_ATTENTION] = mf__cpu_attention,
     [MF_OP_SPLIT] = mf__cpu_split,
+    [MF_OP_JOIN] = mf__cpu_join,
     [MF_OP_MLA_ATTENTION] = mf__cpu_mla_attention,
     [MF_OP_SIGMOID_GATE] = mf__cpu_sigmoid_gate,
     [MF_OP_CONV1D] = mf__cpu_conv1d,
@@ -35,6 +38,7 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_DELTA_NET] = mf__cpu_delta_net,
     [MF_OP_GATED_NORM] = mf__cpu_gated_norm,
     [MF_OP_ADD] = mf__cpu_add,
+    [MF_OP_MAP] = mf__cpu_map,
     [MF_OP_ROUTE] = mf__cpu_route,
     [MF_OP_GLU] = mf__cpu_glu,
     [MF_OP_EXPERTS] = mf__cpu_experts,
@@ -82,6 +86,7 @@ static int64_t op_scratch(const cpu_backend *cpu, const mf__graph *g, const mf__
     switch (op->kind) {
     case MF_OP_MATMUL: return mf__cpu_matmul_scratch(&cpu->kernels, threads, g, op, n);
     case MF_OP_EXPERTS: return mf__cpu_experts_scratch(&cpu->kernels, threads, g, op, n);
+    case MF_OP_INDEX: return mf__cpu_index_scratch(threads, op);
     case MF_OP_ATTENTION: return mf__cpu_attention_scratch(&cpu->kernels, threads, op, n);
     case MF_OP_MLA_ATTENTION: return mf__cpu_mla_scratch(&cpu->kernels, threads, op, n);
     default: return 0;

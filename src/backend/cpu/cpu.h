@@ -1,6 +1,6 @@
 /* The fast CPU backend: private structures.
  *
- * Drivers (cpu.c, matmul.c, experts.c, attention.c, attend.c, mla.c, delta.c, rows.c) are compiled once: they share
+ * Drivers (cpu.c, matmul.c, experts.c, attention.c, attend.c, mla.c, index.c, delta.c, rows.c) are compiled once: they share
  * work out over the pool and never touch an instruction set. Kernels are compiled once per instruction set from four
  * templates (product_int8.inc.h, product_f32.inc.h, rowwise.inc.h, kv.inc.h) over a small vector vocabulary (vec_*.h)
  * and reached through the table below, which is chosen when the backend is made.
@@ -20,6 +20,7 @@
 #define MF_BACKEND_CPU_CPU_H
 
 #include "backend/backend.h"
+#include "backend/picks.h"
 
 #define MF_CPU_FEW 4        /* tokens up to which a tile is not decoded */
 #define MF_CPU_BATCH 128    /* tokens whose products with a tile are kept together */
@@ -236,11 +237,14 @@ static inline const float *mf__cpu_weights(const mf__cpu_run *r, int k) {
 /* One function per op. */
 mf_status mf__cpu_embed(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_rms_norm(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_layer_norm(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_matmul(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_split_q_gate(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_split(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_join(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_rope(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_kv_append(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_index(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_attention(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_mla_attention(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_sigmoid_gate(mf__cpu_run *r, mf_error *err);
@@ -250,6 +254,7 @@ mf_status mf__cpu_decay_beta(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_delta_net(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_gated_norm(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_add(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_map(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_route(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_glu(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_experts(mf__cpu_run *r, mf_error *err);
@@ -258,6 +263,7 @@ mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err);
 /* Most scratch an op needs. */
 int64_t mf__cpu_matmul_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
 int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op, int32_t n);
+int64_t mf__cpu_index_scratch(int threads, const mf__op *op);
 int64_t mf__cpu_attention_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op, int32_t n_rows);
 int64_t mf__cpu_mla_scratch(const mf__cpu_kernels *k, int threads, const mf__op *op, int32_t n_rows);
 
@@ -270,6 +276,9 @@ typedef struct mf__cpu_seq {
     int32_t n_rows;
     const float *q; /* [n_rows][n_heads][k_dim] */
     float *o;       /* [n_rows][n_heads][v_dim] */
+    /* A single row that sees picked rows only: keys are counted in their order, and pos is that of the last. */
+    mf__picks picks;
+    int32_t kv_head; /* the first that its heads share */
 } mf__cpu_seq;
 
 /* Makes a tile: fills in keys->k and v and what is said of them for the rows keys->first .. + keys->n, which lie in one

@@ -90,8 +90,9 @@ static void latent_tile(const mf__cpu_attend *a, const mf__cpu_seq *seq, int32_t
     (void)kv_head, (void)thread;
     for (int32_t i = 0; i < keys->n; i++) {
         float *row = mem + (int64_t)i * a->k_dim;
-        a->r->k->kv_decode(kv->type, mf__kv_k(kv, keys->first + i), kv->k_cols, 0, kv->k_cols, row);
-        a->r->k->kv_decode(kv->type, mf__kv_v(kv, keys->first + i), kv->v_cols, 0, kv->v_cols, row + kv->k_cols);
+        int64_t pos = mf__picks_row(&seq->picks, keys->first + i);
+        a->r->k->kv_decode(kv->type, mf__kv_k(kv, pos), kv->k_cols, 0, kv->k_cols, row);
+        a->r->k->kv_decode(kv->type, mf__kv_v(kv, pos), kv->v_cols, 0, a->k_dim - kv->k_cols, row + kv->k_cols);
     }
     keys->k = keys->v = mem;
     keys->k_stride = keys->v_stride = a->k_dim;
@@ -126,6 +127,11 @@ static mf_status no_scratch(const mf__cpu_run *r, mf_error *err) {
     return mf__fail(err, MF_E_INTERNAL, "no scratch for latent attention in graph %s", r->g->name);
 }
 
+/* Whether some row of the segment sees less than all. */
+static bool picks_matter(const mf__op *op, const mf__segment *seg) {
+    return op->in[1] >= 0 && seg->pos + seg->n_rows > op->p.mla.n_picks;
+}
+
 /* n_rows rows from row0 on, of the segments from seg on, all absorbed. */
 static mf_status run_wave(latent l, int32_t seg, int64_t row0, int32_t n_rows, mf_error *err) {
     const mf__cpu_run *r = l.r;
@@ -142,7 +148,7 @@ static mf_status run_wave(latent l, int32_t seg, int64_t row0, int32_t n_rows, m
     mf__cpu_seq seqs[WAVE];
     a.r = r;
     a.seqs = seqs;
-    for (int64_t row = row0; row < row0 + n_rows; seg++) {
+    for (int64_t row = row0; row < row0 + n_rows;) {
         const mf__segment *s = &r->b->segs[seg];
         int64_t left = row0 + n_rows - row, in_segment = s->row0 + s->n_rows - row;
         mf__cpu_seq *seq = &seqs[a.n_seqs++];
@@ -151,7 +157,15 @@ static mf_status run_wave(latent l, int32_t seg, int64_t row0, int32_t n_rows, m
                              .n_rows = (int32_t)(left < in_segment ? left : in_segment),
                              .q = l.q + (row - row0) * l.heads * a.k_dim,
                              .o = l.z + (row - row0) * l.heads * l.n};
+        if (picks_matter(r->op, s)) {
+            const int32_t *picks = r->b->bufs[r->op->in[1]];
+            int32_t n_picks = r->op->p.mla.n_picks;
+            seq->picks = mf__picks_of(picks + row * n_picks, n_picks, 1, seq->pos);
+            seq->pos = seq->picks.n_rows - 1;
+            seq->n_rows = 1;
+        }
         row += seq->n_rows;
+        if (row == s->row0 + s->n_rows) seg++;
     }
     MF__TRY(mf__cpu_attend_rows(&a, scratch, err));
     mf__pool_run(r->pool, lift_heads, &l, l.heads);
@@ -252,7 +266,7 @@ int64_t mf__cpu_mla_scratch(const mf__cpu_kernels *k, int threads, const mf__op 
 }
 
 static bool is_absorbed(const mf__op *op, const mf__segment *seg) {
-    return mf__mla_choose(&op->p, seg->pos, seg->n_rows) == MF_MLA_ABSORBED;
+    return picks_matter(op, seg) || mf__mla_choose(&op->p, seg->pos, seg->n_rows) == MF_MLA_ABSORBED;
 }
 
 mf_status mf__cpu_mla_attention(mf__cpu_run *r, mf_error *err) {

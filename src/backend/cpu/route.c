@@ -46,11 +46,24 @@ static float group_score(const float *choice, int32_t size) {
     return size > 1 ? first + second : first;
 }
 
+/* The softmax of the logits, or the sigmoid of each. */
+static void score_all(const float *logits, const mf__op_params *p, float *scores) {
+    int32_t n = p->route.n_experts;
+    float max = -FLT_MAX, total = 0;
+    for (int32_t e = 0; e < n; e++) max = logits[e] > max ? logits[e] : max;
+    for (int32_t e = 0; e < n; e++) {
+        scores[e] = p->route.kind == MF_ROUTE_SIGMOID ? sigmoid(logits[e]) : expf(logits[e] - max);
+        total += scores[e];
+    }
+    for (int32_t e = 0; p->route.kind == MF_ROUTE_SOFTMAX && e < n; e++) scores[e] /= total;
+}
+
 /* Only the best groups take part; of equally bad ones the last goes first. */
-static void route_sigmoid(const float *logits, const float *bias, const mf__op_params *p, int32_t *ids, float *shares) {
-    float choice[MAX_ROUTED], groups[MAX_ROUTED];
+static void route_scored(const float *logits, const float *bias, const mf__op_params *p, int32_t *ids, float *shares) {
+    float scores[MAX_ROUTED], choice[MAX_ROUTED], groups[MAX_ROUTED];
     int32_t n = p->route.n_experts, n_groups = p->route.n_groups, size = n / n_groups;
-    for (int32_t e = 0; e < n; e++) choice[e] = sigmoid(logits[e]) + (bias ? bias[e] : 0);
+    score_all(logits, p, scores);
+    for (int32_t e = 0; e < n; e++) choice[e] = scores[e] + (bias ? bias[e] : 0);
     for (int32_t g = 0; g < n_groups; g++) groups[g] = group_score(choice + g * size, size);
     for (int32_t drop = n_groups - p->route.top_groups; drop > 0; drop--) {
         int32_t worst = -1;
@@ -61,29 +74,36 @@ static void route_sigmoid(const float *logits, const float *bias, const mf__op_p
         for (int32_t e = 0; e < size; e++) choice[worst * size + e] = -INFINITY;
     }
     top_k(choice, n, p->route.top_k, ids);
-    for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = sigmoid(logits[ids[k]]);
+    for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = scores[ids[k]];
+}
+
+/* Whether the choice is made by scores, which are kept; else by the logits. */
+static bool by_scores(const mf__op *op) {
+    return op->p.route.kind == MF_ROUTE_SIGMOID || op->w[0] >= 0 || op->p.route.n_groups > 1;
 }
 
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
     const mf__op_params *p = &r->op->p;
+    const float *factors = mf__cpu_weights(r, 1);
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
         const float *logits = mf__cpu_in(r, 0) + t * p->route.n_experts;
         int32_t *ids = (int32_t *)r->b->bufs[r->op->out[0]] + t * p->route.top_k;
         float *shares = mf__cpu_out(r, 1) + t * p->route.top_k, sum = 1e-20f;
-        if (p->route.kind == MF_ROUTE_SIGMOID)
-            route_sigmoid(logits, mf__cpu_weights(r, 0), p, ids, shares);
+        if (by_scores(r->op))
+            route_scored(logits, mf__cpu_weights(r, 0), p, ids, shares);
         else
             route_softmax(logits, p, ids, shares);
         for (int32_t k = 0; k < p->route.top_k; k++) sum += shares[k];
         for (int32_t k = 0; k < p->route.top_k; k++)
             shares[k] = (p->route.renorm ? shares[k] / sum : shares[k]) * p->route.scale;
+        for (int32_t k = 0; factors && k < p->route.top_k; k++) shares[k] *= factors[ids[k]];
     }
 }
 
 mf_status mf__cpu_route(mf__cpu_run *r, mf_error *err) {
-    if (r->op->p.route.kind == MF_ROUTE_SIGMOID && r->op->p.route.n_experts > MAX_ROUTED)
+    if (by_scores(r->op) && r->op->p.route.n_experts > MAX_ROUTED)
         return mf__fail(err, MF_E_UNSUPPORTED, "%d experts, the cpu backend chooses among %d at most",
                         r->op->p.route.n_experts, MAX_ROUTED);
     mf__pool_run(r->b->n_rows < 8 ? NULL : r->pool, route_rows, r, r->b->n_rows);

@@ -45,6 +45,28 @@ mf_status mf__cpu_rms_norm(mf__cpu_run *r, mf_error *err) {
     return MF_OK;
 }
 
+/* The keys of an index are few: plain C. */
+static void layer_norm_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    const float *w = mf__cpu_weights(r, 0), *b = mf__cpu_weights(r, 1);
+    int32_t cols = mf__cpu_in_cols(r, 0);
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *x = mf__cpu_out(r, 0) + t * cols, mean = 0, square = 0;
+        for (int32_t c = 0; c < cols; c++) mean += x[c];
+        mean /= (float)cols;
+        for (int32_t c = 0; c < cols; c++) square += (x[c] - mean) * (x[c] - mean);
+        float scale = 1.0f / sqrtf(square / (float)cols + r->op->p.norm.eps);
+        for (int32_t c = 0; c < cols; c++) x[c] = (x[c] - mean) * scale * w[c] + b[c];
+    }
+}
+
+mf_status mf__cpu_layer_norm(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, layer_norm_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}
+
 static void gated_norm_parts(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
     int64_t part = r->op->p.norm.part;
@@ -68,6 +90,46 @@ static void add_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 mf_status mf__cpu_add(mf__cpu_run *r, mf_error *err) {
     (void)err;
     share_rows(r, add_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}
+
+/* Items are runs of values: a row of logits is long, and a tanh takes its time. */
+#define MAP_VALUES 2048
+
+static void map_values(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    const mf__op_params *p = &r->op->p;
+    const float *w = mf__cpu_weights(r, 0);
+    int64_t n = (int64_t)r->b->n_rows * mf__cpu_in_cols(r, 0), stop = end * MAP_VALUES < n ? end * MAP_VALUES : n;
+    float *x = mf__cpu_out(r, 0), a = p->map.a, scale = w ? *w : 1;
+    (void)thread;
+    for (int64_t i = begin * MAP_VALUES; i < stop; i++)
+        x[i] = p->map.kind == MF_MAP_CLAMP ? fminf(fmaxf(x[i], -a), a)
+               : p->map.kind == MF_MAP_CAP ? a * tanhf(x[i] / a)
+                                           : a * (x[i] * scale);
+}
+
+static void grow_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    const mf__op_params *p = &r->op->p;
+    int64_t cols = mf__cpu_in_cols(r, 0);
+    int32_t s = 0;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        while (t >= r->b->segs[s].row0 + r->b->segs[s].n_rows) s++;
+        float pos = (float)(r->b->segs[s].pos + t - r->b->segs[s].row0), *x = mf__cpu_out(r, 0) + t * cols;
+        float factor = 1.0f + p->map.a * logf(1.0f + floorf(pos / p->map.b));
+        for (int64_t i = 0; i < cols; i++) x[i] *= factor;
+    }
+}
+
+mf_status mf__cpu_map(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    int64_t cols = mf__cpu_in_cols(r, 0), n = r->b->n_rows * cols;
+    if (r->op->p.map.kind == MF_MAP_POSITION)
+        share_rows(r, grow_rows, r->b->n_rows, cols);
+    else
+        share_rows(r, map_values, (n + MAP_VALUES - 1) / MAP_VALUES, MAP_VALUES);
     return MF_OK;
 }
 
@@ -137,25 +199,25 @@ mf_status mf__cpu_decay_beta(mf__cpu_run *r, mf_error *err) {
     return MF_OK;
 }
 
-/* y = h + (sum_k share_k pair_k + sigmoid(score) shared), slots in order. */
+/* y = h (if there is one) + (sum_k share_k pair_k + sigmoid(score) shared), slots in order. */
 static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
     const float *pairs = mf__cpu_in(r, 1), *shares = mf__cpu_in(r, 2), *shared = mf__cpu_in(r, 3);
     const float *score = mf__cpu_in(r, 4);
-    int64_t cols = mf__cpu_in_cols(r, 0), top = r->op->p.moe.top_k;
+    int64_t cols = r->g->bufs[r->op->out[0]].cols, top = r->op->p.moe.top_k;
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
         float *y = mf__cpu_out(r, 0) + t * cols;
         memset(y, 0, (size_t)cols * sizeof *y);
         for (int64_t k = 0; k < top; k++) r->k->axpy(shares[t * top + k], pairs + (t * top + k) * cols, cols, y);
         if (shared) r->k->axpy(score ? 1.0f / (1.0f + expf(-score[t])) : 1.0f, shared + t * cols, cols, y);
-        r->k->add(mf__cpu_in(r, 0) + t * cols, y, cols, y);
+        if (r->op->in[0] >= 0) r->k->add(mf__cpu_in(r, 0) + t * cols, y, cols, y);
     }
 }
 
 mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err) {
     (void)err;
-    share_rows(r, combine_rows, r->b->n_rows, (int64_t)mf__cpu_in_cols(r, 0) * r->op->p.moe.top_k / 4);
+    share_rows(r, combine_rows, r->b->n_rows, (int64_t)mf__cpu_in_cols(r, 1) / 4);
     return MF_OK;
 }
 
@@ -173,6 +235,23 @@ static void cut_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 mf_status mf__cpu_split(mf__cpu_run *r, mf_error *err) {
     (void)err;
     share_rows(r, cut_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}
+
+static void join_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int64_t n_a = mf__cpu_in_cols(r, 0), n_b = mf__cpu_in_cols(r, 1);
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *y = mf__cpu_out(r, 0) + t * (n_a + n_b);
+        memcpy(y, mf__cpu_in(r, 0) + t * n_a, (size_t)n_a * sizeof *y);
+        memcpy(y + n_a, mf__cpu_in(r, 1) + t * n_b, (size_t)n_b * sizeof *y);
+    }
+}
+
+mf_status mf__cpu_join(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, join_rows, r->b->n_rows, mf__cpu_in_cols(r, 0) + mf__cpu_in_cols(r, 1));
     return MF_OK;
 }
 

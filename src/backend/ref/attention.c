@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "backend/picks.h"
 #include "backend/ref/ref.h"
 
 /* u[t] = [heads][query dim | gate dim]; the blocks alternate head by head. */
@@ -63,27 +64,38 @@ static float score(const float *q, const float *k, int32_t dim, float scale) {
     return sum * scale;
 }
 
-/* o = sum_i softmax_i(q . k_i * scale) v_i over the cached rows first .. pos, where first leaves as many rows as the
- * window has. A sink is one more logit of the softmax, without a value. Scores are computed twice, once for the maximum
- * and once for the sum, so that no length needs memory of its own. mem: [head_dim]. */
-static void attend_one(const mf__kv *kv, const float *q, int64_t pos, int32_t kv_head, const float *sink,
+/* o = sum_i softmax_i(q . k_i * scale) v_i over the cached rows that are seen, from first on, which leaves as many rows
+ * as the window has. A sink is one more logit of the softmax, without a value. Scores are computed twice, once for the
+ * maximum and once for the sum, so that no length needs memory of its own. mem: a key or a value. */
+static void attend_one(const mf__kv *kv, const float *q, const mf__picks *picks, int32_t kv_head, const float *sink,
                        const mf__op_params *p, float *mem, float *o) {
-    int32_t dim = p->attn.head_dim, at = kv_head * dim;
-    int64_t first = p->attn.window && pos >= p->attn.window ? pos - p->attn.window + 1 : 0;
+    int32_t dim = p->attn.head_dim, v_dim = mf__op_v_dim(p), at = kv_head * dim, v_at = kv_head * v_dim;
+    int64_t first = p->attn.window && picks->n_rows > p->attn.window ? picks->n_rows - p->attn.window : 0;
     float max = sink ? *sink : -FLT_MAX;
-    for (int64_t i = first; i <= pos; i++) {
-        float s = score(q, mf__ref_k_row(kv, i, at, dim, mem), dim, p->attn.scale);
+    for (int64_t i = first; i < picks->n_rows; i++) {
+        float s = score(q, mf__ref_k_row(kv, mf__picks_row(picks, i), at, dim, mem), dim, p->attn.scale);
         if (s > max) max = s;
     }
     float total = sink ? expf(*sink - max) : 0;
-    memset(o, 0, (size_t)dim * sizeof(float));
-    for (int64_t i = first; i <= pos; i++) {
-        float e = expf(score(q, mf__ref_k_row(kv, i, at, dim, mem), dim, p->attn.scale) - max);
-        const float *v = mf__ref_v_row(kv, i, at, dim, mem);
+    memset(o, 0, (size_t)v_dim * sizeof(float));
+    for (int64_t i = first; i < picks->n_rows; i++) {
+        int64_t row = mf__picks_row(picks, i);
+        float e = expf(score(q, mf__ref_k_row(kv, row, at, dim, mem), dim, p->attn.scale) - max);
+        const float *v = mf__ref_v_row(kv, row, v_at, v_dim, mem);
         total += e;
-        for (int32_t c = 0; c < dim; c++) o[c] += e * v[c];
+        for (int32_t c = 0; c < v_dim; c++) o[c] += e * v[c];
     }
-    for (int32_t c = 0; c < dim; c++) o[c] /= total;
+    for (int32_t c = 0; c < v_dim; c++) o[c] /= total;
+}
+
+/* What a head of a row sees. */
+static mf__picks seen_by(const mf__ref_run *r, const mf__segment *seg, int64_t row, int64_t head) {
+    const mf__op_params *p = &r->op->p;
+    int64_t pos = seg->pos + row - seg->row0;
+    if (r->op->in[1] < 0) return mf__picks_of(NULL, 0, 1, pos);
+    int64_t list = row * p->attn.n_lists + head / (p->attn.n_heads / p->attn.n_lists);
+    const int32_t *ids = (const int32_t *)r->b->bufs[r->op->in[1]] + list * p->attn.n_picks;
+    return mf__picks_of(ids, p->attn.n_picks, p->attn.block, pos);
 }
 
 /* Items are (row, head) pairs. */
@@ -98,8 +110,9 @@ static void attend(void *ctx, int64_t begin, int64_t end, int thread) {
         while (row >= r->b->segs[s].row0 + r->b->segs[s].n_rows) s++;
         const mf__segment *seg = &r->b->segs[s];
         int32_t kv_head = (int32_t)head / (p->attn.n_heads / p->attn.n_kv_heads);
-        attend_one(&seg->state->kv, q + i * p->attn.head_dim, seg->pos + row - seg->row0, kv_head,
-                   sinks ? sinks + head : NULL, p, mem, o + i * p->attn.head_dim);
+        mf__picks seen = seen_by(r, seg, row, head);
+        attend_one(&seg->state->kv, q + i * p->attn.head_dim, &seen, kv_head, sinks ? sinks + head : NULL, p, mem,
+                   o + i * mf__op_v_dim(p));
     }
 }
 

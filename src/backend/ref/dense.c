@@ -27,6 +27,21 @@ void mf__ref_rms_norm(const mf__ref_run *r) {
     }
 }
 
+/* x = (x - mean(x)) * w / sqrt(mean((x - mean(x))^2) + eps) + b */
+void mf__ref_layer_norm(const mf__ref_run *r) {
+    const float *w = mf__ref_vec(r, 0), *b = mf__ref_vec(r, 1);
+    float *x = mf__ref_out(r, 0);
+    int32_t cols = mf__ref_in_cols(r, 0);
+    for (int32_t t = 0; t < r->b->n_rows; t++, x += cols) {
+        float mean = 0, square = 0;
+        for (int32_t c = 0; c < cols; c++) mean += x[c];
+        mean /= (float)cols;
+        for (int32_t c = 0; c < cols; c++) square += (x[c] - mean) * (x[c] - mean);
+        float scale = 1.0f / sqrtf(square / (float)cols + r->op->p.norm.eps);
+        for (int32_t c = 0; c < cols; c++) x[c] = (x[c] - mean) * scale * w[c] + b[c];
+    }
+}
+
 int64_t mf__ref_matmul_scratch(const mf__graph *g, const mf__op *op) {
     return g->bufs[op->in[0]].cols;
 }
@@ -61,6 +76,31 @@ void mf__ref_add(const mf__ref_run *r) {
     float *y = mf__ref_out(r, 0);
     int64_t n = (int64_t)r->b->n_rows * mf__ref_in_cols(r, 0);
     for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+/* What the values at a position are multiplied by: 1 + a ln(1 + floor(pos / b)). */
+static float growth(const mf__op_params *p, int64_t pos) {
+    return 1.0f + p->map.a * logf(1.0f + floorf((float)pos / p->map.b));
+}
+
+static float map_one(const mf__op_params *p, float x) {
+    switch (p->map.kind) {
+    case MF_MAP_CLAMP: return fminf(fmaxf(x, -p->map.a), p->map.a);
+    case MF_MAP_CAP: return p->map.a * tanhf(x / p->map.a);
+    default: return p->map.a * x;
+    }
+}
+
+void mf__ref_map(const mf__ref_run *r) {
+    const mf__op_params *p = &r->op->p;
+    const float *w = mf__ref_vec(r, 0);
+    float *x = mf__ref_out(r, 0);
+    int64_t cols = mf__ref_in_cols(r, 0), n = r->b->n_rows * cols;
+    for (int64_t i = 0; p->map.kind != MF_MAP_POSITION && i < n; i++) x[i] = map_one(p, w ? *w * x[i] : x[i]);
+    for (int32_t s = 0; p->map.kind == MF_MAP_POSITION && s < r->b->n_segs; s++) {
+        const mf__segment *seg = &r->b->segs[s];
+        for (int64_t i = 0; i < seg->n_rows * cols; i++) x[seg->row0 * cols + i] *= growth(p, seg->pos + i / cols);
+    }
 }
 
 void mf__ref_glu(const mf__ref_run *r) {

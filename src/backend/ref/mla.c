@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "backend/picks.h"
 #include "backend/ref/dot.h"
 #include "backend/ref/ref.h"
 
@@ -94,12 +95,13 @@ static void fold(const float *s, const float *const *values, int32_t n, int32_t 
     *max = top;
 }
 
-static void tile_rows(const head *h, const mf__kv *kv, int64_t first, int32_t n, const float **latents,
-                      const float **k_pe) {
+static void tile_rows(const head *h, const mf__kv *kv, const mf__picks *picks, int64_t first, int32_t n,
+                      const float **latents, const float **k_pe) {
     int32_t latent = h->p->mla.n_latent, rope = h->p->mla.n_rope;
     for (int32_t j = 0; j < n; j++) {
-        latents[j] = mf__ref_k_row(kv, first + j, 0, latent, h->rows + (int64_t)j * latent);
-        k_pe[j] = mf__ref_v_row(kv, first + j, 0, rope, h->rows + (int64_t)TILE * latent + (int64_t)j * rope);
+        int64_t row = mf__picks_row(picks, first + j);
+        latents[j] = mf__ref_k_row(kv, row, 0, latent, h->rows + (int64_t)j * latent);
+        k_pe[j] = mf__ref_v_row(kv, row, 0, rope, h->rows + (int64_t)TILE * latent + (int64_t)j * rope);
     }
 }
 
@@ -107,8 +109,8 @@ static int32_t tile_size(int64_t first, int64_t end) {
     return end - first < TILE ? (int32_t)(end - first) : TILE;
 }
 
-/* One row, which sees the cached rows 0 .. pos. */
-static void absorbed(const head *h, const mf__kv *kv, const float *q, int64_t pos, float *o) {
+/* One row, which sees the cached rows 0 .. pos, or those that were picked. */
+static void absorbed(const head *h, const mf__kv *kv, const float *q, const mf__picks *picks, float *o) {
     int32_t latent = h->p->mla.n_latent, nope = h->p->mla.n_nope;
     float max = -FLT_MAX, sum = 0, s[TILE];
     const float *latents[TILE], *k_pe[TILE];
@@ -116,9 +118,9 @@ static void absorbed(const head *h, const mf__kv *kv, const float *q, int64_t po
     memset(h->z, 0, (size_t)latent * sizeof(float));
     for (int32_t i = 0; i < nope; i++)
         for (int32_t c = 0; c < latent; c++) h->q[c] += q[i] * h->w_uk[(int64_t)i * latent + c];
-    for (int64_t first = 0; first <= pos; first += TILE) {
-        int32_t n = tile_size(first, pos + 1);
-        tile_rows(h, kv, first, n, latents, k_pe);
+    for (int64_t first = 0; first < picks->n_rows; first += TILE) {
+        int32_t n = tile_size(first, picks->n_rows);
+        tile_rows(h, kv, picks, first, n, latents, k_pe);
         score(h, h->q, latents, latent, q + nope, k_pe, n, s);
         fold(s, latents, n, latent, &max, &sum, h->z);
     }
@@ -161,7 +163,7 @@ static void unabsorbed(const head *h, const mf__segment *seg, const float *q, in
     }
     for (int64_t first = 0; first < end; first += TILE) {
         int32_t n = tile_size(first, end);
-        tile_rows(h, &seg->state->kv, first, n, latents, k_pe);
+        tile_rows(h, &seg->state->kv, &(mf__picks){0}, first, n, latents, k_pe);
         expand(h, latents, n);
         int32_t t = first > seg->pos ? (int32_t)(first - seg->pos) : 0; /* rows before see nothing of this tile */
         for (; t < seg->n_rows; t++) {
@@ -180,6 +182,7 @@ static void attend(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__op_params *p = &r->op->p;
     int64_t q_dim = p->mla.n_nope + p->mla.n_rope, q_step = q_dim * p->mla.n_heads;
     int64_t v_dim = p->mla.v_dim, o_step = v_dim * p->mla.n_heads;
+    const int32_t *picks = r->op->in[1] < 0 ? NULL : r->b->bufs[r->op->in[1]];
     head h = lay_out(p, r->b->n_rows, r->scratch + thread * r->scratch_floats);
     for (int64_t i = begin; i < end; i++) {
         load_weights(r, i, &h);
@@ -187,11 +190,15 @@ static void attend(void *ctx, int64_t begin, int64_t end, int thread) {
             const mf__segment *seg = &r->b->segs[k];
             const float *q = mf__ref_in(r, 0) + seg->row0 * q_step + i * q_dim;
             float *o = mf__ref_out(r, 0) + seg->row0 * o_step + i * v_dim;
-            if (mf__mla_choose(p, seg->pos, seg->n_rows) == MF_MLA_UNABSORBED)
+            if (!picks && mf__mla_choose(p, seg->pos, seg->n_rows) == MF_MLA_UNABSORBED) {
                 unabsorbed(&h, seg, q, q_step, o, o_step);
-            else
-                for (int32_t t = 0; t < seg->n_rows; t++)
-                    absorbed(&h, &seg->state->kv, q + t * q_step, seg->pos + t, o + t * o_step);
+                continue;
+            }
+            for (int32_t t = 0; t < seg->n_rows; t++) {
+                const int32_t *ids = picks ? picks + (seg->row0 + t) * (int64_t)p->mla.n_picks : NULL;
+                mf__picks seen = mf__picks_of(ids, p->mla.n_picks, 1, seg->pos + t);
+                absorbed(&h, &seg->state->kv, q + t * q_step, &seen, o + t * o_step);
+            }
         }
     }
 }
@@ -208,5 +215,16 @@ void mf__ref_split(const mf__ref_run *r) {
     for (int32_t t = 0; t < r->b->n_rows; t++, x += cols, a += n_first, b += cols - n_first) {
         memcpy(a, x, (size_t)n_first * sizeof(float));
         memcpy(b, x + n_first, (size_t)(cols - n_first) * sizeof(float));
+    }
+}
+
+/* y = a, then b */
+void mf__ref_join(const mf__ref_run *r) {
+    int32_t n_a = mf__ref_in_cols(r, 0), n_b = mf__ref_in_cols(r, 1);
+    const float *a = mf__ref_in(r, 0), *b = mf__ref_in(r, 1);
+    float *y = mf__ref_out(r, 0);
+    for (int32_t t = 0; t < r->b->n_rows; t++, a += n_a, b += n_b, y += n_a + n_b) {
+        memcpy(y, a, (size_t)n_a * sizeof(float));
+        memcpy(y + n_a, b, (size_t)n_b * sizeof(float));
     }
 }

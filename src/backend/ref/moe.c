@@ -45,12 +45,26 @@ static float group_score(const float *choice, int32_t size) {
     return size > 1 ? first + second : first;
 }
 
-/* score = sigmoid(logit); choice = score + bias; only the best groups take part; the k largest choices; share = score.
- * choice and groups are scratch of n_experts and n_groups values. */
-static void route_sigmoid(const float *logits, const float *bias, const mf__op_params *p, float *choice, float *groups,
-                          int32_t *ids, float *shares) {
+/* score: the softmax of the logits, or the sigmoid of each */
+static void score_all(const float *logits, const mf__op_params *p, float *scores) {
+    int32_t n = p->route.n_experts;
+    float max = -FLT_MAX, total = 0;
+    for (int32_t e = 0; e < n; e++) max = logits[e] > max ? logits[e] : max;
+    for (int32_t e = 0; e < n; e++) {
+        scores[e] = p->route.kind == MF_ROUTE_SIGMOID ? mf__ref_sigmoid(logits[e]) : expf(logits[e] - max);
+        total += scores[e];
+    }
+    for (int32_t e = 0; p->route.kind == MF_ROUTE_SOFTMAX && e < n; e++) scores[e] /= total;
+}
+
+/* choice = score + bias; only the best groups take part; the k largest choices; share = score. mem: scratch of two
+ * times n_experts and n_groups values. */
+static void route_scored(const float *logits, const float *bias, const mf__op_params *p, float *mem, int32_t *ids,
+                         float *shares) {
     int32_t n = p->route.n_experts, n_groups = p->route.n_groups, size = n / n_groups;
-    for (int32_t e = 0; e < n; e++) choice[e] = mf__ref_sigmoid(logits[e]) + (bias ? bias[e] : 0);
+    float *scores = mem, *choice = mem + n, *groups = mem + 2 * n;
+    score_all(logits, p, scores);
+    for (int32_t e = 0; e < n; e++) choice[e] = scores[e] + (bias ? bias[e] : 0);
     for (int32_t g = 0; g < n_groups; g++) groups[g] = group_score(choice + g * size, size);
     for (int32_t drop = n_groups - p->route.top_groups; drop > 0; drop--) { /* the worst group, of equals the last */
         int32_t worst = -1;
@@ -61,29 +75,30 @@ static void route_sigmoid(const float *logits, const float *bias, const mf__op_p
         for (int32_t e = 0; e < size; e++) choice[worst * size + e] = -INFINITY;
     }
     top_k(choice, n, p->route.top_k, ids);
-    for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = mf__ref_sigmoid(logits[ids[k]]);
+    for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = scores[ids[k]];
 }
 
 void mf__ref_route(const mf__ref_run *r) {
     const mf__op_params *p = &r->op->p;
-    const float *logits = mf__ref_in(r, 0);
+    const float *logits = mf__ref_in(r, 0), *bias = mf__ref_vec(r, 0), *factors = mf__ref_vec(r, 1);
     int32_t *ids = r->b->bufs[r->op->out[0]];
     float *shares = mf__ref_out(r, 1);
     for (int64_t t = 0; t < r->b->n_rows; t++) {
-        if (p->route.kind == MF_ROUTE_SIGMOID)
-            route_sigmoid(logits, mf__ref_vec(r, 0), p, r->scratch, r->scratch + p->route.n_experts, ids, shares);
+        if (p->route.kind == MF_ROUTE_SIGMOID || bias || p->route.n_groups > 1)
+            route_scored(logits, bias, p, r->scratch, ids, shares);
         else
             route_softmax(logits, p, ids, shares);
         float sum = 1e-20f;
         for (int32_t k = 0; k < p->route.top_k; k++) sum += shares[k];
         for (int32_t k = 0; k < p->route.top_k; k++)
             shares[k] = (p->route.renorm ? shares[k] / sum : shares[k]) * p->route.scale;
+        for (int32_t k = 0; factors && k < p->route.top_k; k++) shares[k] *= factors[ids[k]];
         logits += p->route.n_experts, ids += p->route.top_k, shares += p->route.top_k;
     }
 }
 
 int64_t mf__ref_route_scratch(const mf__op *op) {
-    return op->p.route.n_experts + op->p.route.n_groups;
+    return 2 * (int64_t)op->p.route.n_experts + op->p.route.n_groups;
 }
 
 int64_t mf__ref_experts_scratch(const mf__graph *g, const mf__op *op) {
@@ -152,20 +167,20 @@ void mf__ref_experts(const mf__ref_run *r) {
     mf__pool_run(r->pool, run_experts, (void *)r, r->b->bank->n_experts);
 }
 
-/* y = h + (sum_k share_k * pair_k + sigmoid(score) * shared). Slots are added in order whatever order the experts were
- * computed in, so that caching and prefetching cannot change a bit. */
+/* y = h (if there is one) + (sum_k share_k * pair_k + sigmoid(score) * shared). Slots are added in order whatever order
+ * the experts were computed in, so that caching and prefetching cannot change a bit. */
 void mf__ref_combine(const mf__ref_run *r) {
     const float *h = mf__ref_in(r, 0), *pairs = mf__ref_in(r, 1), *shares = mf__ref_in(r, 2);
     const float *shared = mf__ref_in(r, 3), *score = mf__ref_in(r, 4);
     float *y = mf__ref_out(r, 0);
-    int32_t hidden = mf__ref_in_cols(r, 0), top = r->op->p.moe.top_k;
+    int32_t hidden = r->g->bufs[r->op->out[0]].cols, top = r->op->p.moe.top_k;
     for (int64_t t = 0; t < r->b->n_rows; t++) {
         float weight = score ? mf__ref_sigmoid(score[t]) : 1.0f;
         for (int32_t c = 0; c < hidden; c++) {
             float sum = 0;
             for (int32_t k = 0; k < top; k++) sum += shares[t * top + k] * pairs[(t * top + k) * hidden + c];
             if (shared) sum += weight * shared[t * hidden + c];
-            y[t * hidden + c] = h[t * hidden + c] + sum;
+            y[t * hidden + c] = h ? h[t * hidden + c] + sum : sum;
         }
     }
 }

@@ -18,12 +18,15 @@ typedef void op_fn(const mf__ref_run *r);
 static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_EMBED] = mf__ref_embed,
     [MF_OP_RMS_NORM] = mf__ref_rms_norm,
+    [MF_OP_LAYER_NORM] = mf__ref_layer_norm,
     [MF_OP_MATMUL] = mf__ref_matmul,
     [MF_OP_SPLIT_Q_GATE] = mf__ref_split_q_gate,
     [MF_OP_ROPE] = mf__ref_rope,
     [MF_OP_KV_APPEND] = mf__ref_kv_append,
+    [MF_OP_INDEX] = mf__ref_index,
     [MF_OP_ATTENTION] = mf__ref_attention,
     [MF_OP_SPLIT] = mf__ref_split,
+    [MF_OP_JOIN] = mf__ref_join,
     [MF_OP_MLA_ATTENTION] = mf__ref_mla_attention,
     [MF_OP_SIGMOID_GATE] = mf__ref_sigmoid_gate,
     [MF_OP_CONV1D] = mf__ref_conv1d,
@@ -32,6 +35,7 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_DELTA_NET] = mf__ref_delta_net,
     [MF_OP_GATED_NORM] = mf__ref_gated_norm,
     [MF_OP_ADD] = mf__ref_add,
+    [MF_OP_MAP] = mf__ref_map,
     [MF_OP_ROUTE] = mf__ref_route,
     [MF_OP_GLU] = mf__ref_glu,
     [MF_OP_EXPERTS] = mf__ref_experts,
@@ -46,9 +50,12 @@ float mf__ref_silu(float x) {
     return x * mf__ref_sigmoid(x);
 }
 
-/* silu(gate) * up; or, clamped: g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
+/* silu(gate) * up; or gelu(gate) * up, gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); or, clamped: g *
+ * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
 float mf__ref_glu_one(const mf__glu *glu, float gate, float up) {
     if (glu->kind == MF_GLU_SILU) return mf__ref_silu(gate) * up;
+    if (glu->kind == MF_GLU_GELU)
+        return 0.5f * gate * (1.0f + tanhf(0.79788456f * (gate + 0.044715f * gate * gate * gate))) * up;
     float g = fminf(gate, glu->limit), u = fminf(fmaxf(up, -glu->limit), glu->limit);
     return g * mf__ref_sigmoid(glu->alpha * g) * (u + 1.0f);
 }
@@ -92,9 +99,13 @@ static bool ref_supports(const mf__backend *be, const mf__op *op) {
 static int64_t op_scratch_floats(const mf__graph *g, const mf__op *op, int32_t n_rows) {
     switch (op->kind) {
     case MF_OP_MATMUL: return mf__ref_matmul_scratch(g, op);
-    case MF_OP_ATTENTION: return op->p.attn.head_dim;
+    case MF_OP_ATTENTION: {
+        int32_t dim = op->p.attn.head_dim, v_dim = mf__op_v_dim(&op->p);
+        return dim > v_dim ? dim : v_dim;
+    }
     case MF_OP_MLA_ATTENTION: return mf__ref_mla_scratch(op, n_rows);
     case MF_OP_ROUTE: return mf__ref_route_scratch(op);
+    case MF_OP_INDEX: return mf__ref_index_scratch(op);
     case MF_OP_EXPERTS: return mf__ref_experts_scratch(g, op);
     default: return 0;
     }

@@ -54,12 +54,15 @@ static inline const float *mf__ref_v_row(const mf__kv *kv, int64_t pos, int32_t 
 /* One function per op family file. */
 void mf__ref_embed(const mf__ref_run *r);
 void mf__ref_rms_norm(const mf__ref_run *r);
+void mf__ref_layer_norm(const mf__ref_run *r);
 void mf__ref_matmul(const mf__ref_run *r);
 void mf__ref_split_q_gate(const mf__ref_run *r);
 void mf__ref_rope(const mf__ref_run *r);
 void mf__ref_kv_append(const mf__ref_run *r);
+void mf__ref_index(const mf__ref_run *r);
 void mf__ref_attention(const mf__ref_run *r);
 void mf__ref_split(const mf__ref_run *r);
+void mf__ref_join(const mf__ref_run *r);
 void mf__ref_mla_attention(const mf__ref_run *r);
 void mf__ref_sigmoid_gate(const mf__ref_run *r);
 void mf__ref_conv1d(const mf__ref_run *r);
@@ -68,6 +71,7 @@ void mf__ref_decay_beta(const mf__ref_run *r);
 void mf__ref_delta_net(const mf__ref_run *r);
 void mf__ref_gated_norm(const mf__ref_run *r);
 void mf__ref_add(const mf__ref_run *r);
+void mf__ref_map(const mf__ref_run *r);
 void mf__ref_route(const mf__ref_run *r);
 void mf__ref_glu(const mf__ref_run *r);
 void mf__ref_experts(const mf__ref_run *r);
@@ -76,6 +80,7 @@ void mf__ref_combine(const mf__ref_run *r);
 /* Floats of scratch that one thread of an op needs. */
 int64_t mf__ref_matmul_scratch(const mf__graph *g, const mf__op *op);
 int64_t mf__ref_route_scratch(const mf__op *op);
+int64_t mf__ref_index_scratch(const mf__op *op);
 int64_t mf__ref_mla_scratch(const mf__op *op, int32_t n_rows);
 int64_t mf__ref_experts_scratch(const mf__graph *g, const mf__op *op);
 

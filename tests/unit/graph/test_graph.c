@@ -175,7 +175,8 @@ static void shapes_are_checked(void **state) {
     a = mf__g_in_act(g, MF_PORT_SHARED, 4);
     mf__ids ids;
     mf__shares shares;
-    mf__g_route(g, a, MF_NO_WEIGHT, (mf__op_params){.route = {.n_experts = 4, .top_k = 5}}, &ids, &shares);
+    mf__g_route(g, a, MF_NO_WEIGHT, MF_NO_WEIGHT, (mf__op_params){.route = {.n_experts = 4, .top_k = 5}}, &ids,
+                &shares);
     expect_error(g, "top 5 of 4");
 
     g = make();

@@ -12,7 +12,8 @@ static void route(const float *logits, const float *bias, mf__op_params p, int32
     p.route.kind = MF_ROUTE_SIGMOID;
     assert_int_equal(mf__graph_create("route", &g, &err), MF_OK);
     mf__act in = mf__g_in_act(g, MF_PORT_SHARED, p.route.n_experts);
-    mf__g_route(g, in, bias ? mf__g_vector(g, "bias", 1, p.route.n_experts) : MF_NO_WEIGHT, p, &out_ids, &out_shares);
+    mf__g_route(g, in, bias ? mf__g_vector(g, "bias", 1, p.route.n_experts) : MF_NO_WEIGHT, MF_NO_WEIGHT, p, &out_ids,
+                &out_shares);
     mf__g_export(g, out_ids.id, MF_PORT_ROUTE_IDS);
     mf__g_export(g, out_shares.id, MF_PORT_ROUTE_SHARES);
     mf__tensor w = f32_matrix(bias, 1, p.route.n_experts);

@@ -1,0 +1,34 @@
+/* qwen2_moe: Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B. */
+#include "model/keys.h"
+#include "model/parts.h"
+
+static mf_status configure(const json_t *text, const char *where, mf__config *c, mf_error *err) {
+    bool sliding, bias;
+    int64_t shared;
+    MF__TRY(mf__json_opt_bool(text, where, "use_sliding_window", false, &sliding, err));
+    if (sliding)
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s: use_sliding_window true is not supported by the family %s", where,
+                        c->family->name);
+    MF__TRY(mf__keys_attention(text, where, 0, c, err));
+    MF__TRY(mf__json_opt_bool(text, where, "qkv_bias", true, &bias, err));
+    c->has.bias_qkv = bias;
+    MF__TRY(mf__keys_rope(text, where, 1e6, 1, c, err));
+    MF__TRY(mf__keys_moe(text, where, "moe_intermediate_size", false, c, err));
+    MF__TRY(mf__json_get_int(text, where, "shared_expert_intermediate_size", 1, 1 << 20, &shared, err));
+    c->moe.n_shared_inner = (int32_t)shared;
+    return mf__keys_sparse_step(text, where, c, err);
+}
+
+static const char *const TYPES[] = {"qwen2_moe", NULL};
+
+const mf__family mf__qwen2_moe = {.name = "qwen2_moe",
+                                  .models = "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
+                                  .model_types = TYPES,
+                                  .usual_ctx = 32768,
+                                  .has = {.mixers = 1u << MF_MIX_FULL,
+                                          .bias_qkv = true,
+                                          .yarn = true,
+                                          .route = MF_ROUTE_SOFTMAX,
+                                          .shared = MF_SHARED_GATED,
+                                          .dense = true},
+                                  .configure = configure};
