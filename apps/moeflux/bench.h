@@ -53,7 +53,7 @@ typedef struct memory_reader memory_reader;
 
 int bench_threads(const bench_options *opt);
 /* What it reads is borrowed from the model's experts: the memory budget holds for all of the program. Where that leaves
- * too little to measure by, *out is NULL, and a line says so. */
+ * too little to measure by, *out is NULL, and a line says so. Without a model (NULL) nothing is borrowed. */
 mf_status memory_reader_open(mf_model *model, int threads, memory_reader **out, mf_error *err);
 /* A plain loop over more bytes than caches have, on all threads. */
 mf_status memory_reader_run(memory_reader *r, double *gb_s, mf_error *err);

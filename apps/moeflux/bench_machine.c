@@ -35,7 +35,7 @@ int bench_threads(const bench_options *opt) {
 mf_status memory_reader_open(mf_model *model, int threads, memory_reader **out, mf_error *err) {
     int64_t bytes = MOST_BYTES;
     *out = NULL;
-    while (bytes >= LEAST_BYTES && !mf__model_borrow(model, bytes)) bytes /= 2;
+    while (model && bytes >= LEAST_BYTES && !mf__model_borrow(model, bytes)) bytes /= 2;
     if (bytes < LEAST_BYTES) {
         app_say("memory is not measured: --ram leaves less than %lld MB for that", (long long)(LEAST_BYTES >> 20));
         return MF_OK;
@@ -75,7 +75,7 @@ mf_status memory_reader_run(memory_reader *r, double *gb_s, mf_error *err) {
 void memory_reader_close(memory_reader *r) {
     if (!r) return;
     free(r->words);
-    mf__model_borrow(r->model, -r->bytes);
+    if (r->model) mf__model_borrow(r->model, -r->bytes);
     free(r);
 }
 

@@ -98,7 +98,7 @@ mf_status convert_show_plan(const char *src, const mf__convert_options *opt, con
     char before[APP_BYTES_TEXT], after[APP_BYTES_TEXT];
     MF__TRY(mf__outlook_make(src, opt, &look, err));
     printf("%-18s %10s %10s  %s\n", "part", "before", "after", why);
-    for (int i = 0; i < look.n_parts; i++) {
+    for (int i = 0; i < MF_OUTLOOK_PARTS; i++) {
         const mf__outlook_part *p = &look.parts[i];
         if (!p->before) continue;
         printf("%-18s %10s %10s  %s%s%s\n", p->name, app_bytes((double)p->before, before),

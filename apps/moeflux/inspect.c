@@ -5,10 +5,13 @@
 #include <string.h>
 
 #include "app.h"
+#include "base/file.h"
+#include "convert/outlook.h"
 #include "convert/survey.h"
 #include "inspect_cpu.h"
 #include "models.h"
 #include "options.h"
+#include "verdict.h"
 
 /* ---- hyper-parameters ------------------------------------------------------------------------------------------ */
 
@@ -151,6 +154,69 @@ static mf_status print_memory(const char *dir, const mf__survey *s, mf_error *er
     return MF_OK;
 }
 
+/* ---- will it run here -------------------------------------------------------------------------------------------- */
+
+/* A file of the experts, where their drive can be measured; malloc'd. NULL: none. */
+static char *expert_file(const char *dir, const mf__survey *s) {
+    for (int32_t l = 0; l < s->bp.config.n_layers; l++) {
+        char name[48];
+        snprintf(name, sizeof name, "packed_experts/layer_%02d.bin", (int)l);
+        char *path = mf__path_join(dir, name);
+        if (path && app_path_exists(path)) return path;
+        free(path);
+    }
+    return NULL;
+}
+
+/* A checkpoint runs after a conversion: its sizes are those that the recommended one gives. */
+static mf_status sizes_of(const char *dir, const mf__survey *s, model_sizes *m, mf_error *err) {
+    if (s->is_native) {
+        mf_memory_needs needs;
+        int64_t n = s->bp.config.n_ctx < 4096 ? s->bp.config.n_ctx : 4096;
+        MF__TRY(mf_model_memory(dir, NULL, n, 0, &needs, err));
+        *m = (model_sizes){needs.total,     needs.experts, s->expert_bytes,
+                           s->layout.bytes, s->cold_bytes, s->resident_bytes};
+        return MF_OK;
+    }
+    mf__convert_options opt;
+    mf__outlook look;
+    const char *preset;
+    char before[APP_BYTES_TEXT], after[APP_BYTES_TEXT];
+    mf__convert_options_init(&opt);
+    MF__TRY(mf__outlook_recommend(dir, &opt, &preset, err));
+    MF__TRY(mf__outlook_make(dir, &opt, &look, err));
+    printf("\nconversion\n  --preset %s is recommended: %s become %s (moeflux convert %s --dry-run shows the plan)\n",
+           preset, app_bytes((double)look.before, before), app_bytes((double)look.after, after), dir);
+    int64_t experts = look.parts[MF_OUTLOOK_EXPERTS].after, trunk = look.after - experts;
+    double shrinks = s->expert_bytes ? (double)experts / (double)s->expert_bytes : 1;
+    int64_t wanted = (int64_t)((double)s->cold_bytes * shrinks),
+            fewest = wanted / (s->n_moe_layers ? s->n_moe_layers : 1) * 2;
+    *m = (model_sizes){
+        .needs = trunk + fewest + ((int64_t)256 << 20), /* and about that much for code, rows and state */
+        .fewest = fewest,
+        .experts = experts,
+        .expert = (int64_t)((double)s->layout.bytes * shrinks),
+        .token_experts = wanted,
+        .token_bytes = trunk - (s->bp.config.tied_head ? 0 : look.parts[MF_OUTLOOK_EMBED].after) + wanted};
+    return MF_OK;
+}
+
+static mf_status print_verdict(const char *dir, const mf__survey *s, mf_error *err) {
+    model_sizes m;
+    machine at;
+    verdict v;
+    if (!s->has_layout) return MF_OK;
+    MF__TRY(sizes_of(dir, s, &m, err));
+    char *file = expert_file(dir, s);
+    if (!file && !s->is_native) file = mf__path_join(dir, "model.safetensors");
+    mf_status st = machine_measure(file, m.expert, &at, err);
+    free(file);
+    MF__TRY(st);
+    verdict_make(&m, &at, 0, &v);
+    verdict_print(&m, &at, &v);
+    return MF_OK;
+}
+
 /* What stands in the way, as opening or converting would say it. */
 static int print_problems(const mf__survey *s) {
     for (int i = 0; i < s->n_problems && i < MF_SURVEY_PROBLEMS; i++) app_say("%s", s->problems[i].text);
@@ -190,6 +256,7 @@ static int inspect_model(const char *dir, bool graphs) {
         print_sizes(&s);
         if (s.is_native && !s.n_problems) st = print_memory(dir, &s, &err);
         if (st == MF_OK && graphs) st = print_graphs(&s, &err);
+        if (st == MF_OK && !s.n_problems) st = print_verdict(dir, &s, &err);
     }
     int code = st == MF_OK ? print_problems(&s) : app_fail(&err);
     mf__survey_free(&s);

@@ -12,6 +12,7 @@
 #include "models.h"
 #include "options.h"
 #include "screen.h"
+#include "verdict.h"
 
 #define OPENING "Once upon a time"
 #define MAX_LOGPROBS 20
@@ -212,6 +213,7 @@ static int run(const char *dir, run_options *opt) {
     answer a = {0};
     mf_error err = {0};
     app_catch_interrupts();
+    verdict_warn(dir, &opt->model);
     mf_status st = prepare(&s, dir, opt, &err);
     if (st == MF_OK) {
         st = make_answer(&s, &a, &err);

@@ -6,8 +6,6 @@
 
 #include "convert/plan.h"
 
-enum { EMBED, HEAD, ROUTER, TRUNK, SMALL, EXPERTS };
-
 static const char *const NAMES[] = {"embedding", "head", "routers", "other matrices", "norms and vectors", "experts"};
 
 static void form_text(const mf__tensor *t, char text[32]) {
@@ -33,10 +31,10 @@ static void add(mf__outlook_part *part, const mf__tensor *from, const mf__tensor
 }
 
 static int part_of(const mf__plan_tensor *t) {
-    if (t->n_dims != 2) return SMALL;
-    if (!strcmp(t->name, "model.embed_tokens.weight")) return EMBED;
-    if (!strcmp(t->name, "lm_head.weight")) return HEAD;
-    return mf__plan_is_router(t->name) ? ROUTER : TRUNK;
+    if (t->n_dims != 2) return MF_OUTLOOK_SMALL;
+    if (!strcmp(t->name, "model.embed_tokens.weight")) return MF_OUTLOOK_EMBED;
+    if (!strcmp(t->name, "lm_head.weight")) return MF_OUTLOOK_HEAD;
+    return mf__plan_is_router(t->name) ? MF_OUTLOOK_ROUTER : MF_OUTLOOK_TRUNK;
 }
 
 static bool is_wide(const mf__tensor *t) {
@@ -52,7 +50,7 @@ static mf_status add_experts(const mf__plan *p, mf__outlook *out, mf_error *err)
         mf__tensor to = {
             .type = p->layout.part[i].type, .bits = p->layout.part[i].bits, .group = p->layout.part[i].group};
         MF__TRY(mf__import_expert(&p->im, layer, 0, (mf__expert_part)i, &src, err));
-        add(&out->parts[EXPERTS], &src.stored, &to);
+        add(&out->parts[MF_OUTLOOK_EXPERTS], &src.stored, &to);
         if (i == 0) out->wide = is_wide(&src.stored);
     }
     return MF_OK;
@@ -62,8 +60,7 @@ mf_status mf__outlook_make(const char *src, const mf__convert_options *opt, mf__
     mf__plan plan;
     int64_t widest = 0;
     memset(out, 0, sizeof *out);
-    out->n_parts = (int)MF__COUNT(NAMES);
-    for (int i = 0; i < out->n_parts; i++) out->parts[i].name = NAMES[i];
+    for (int i = 0; i < MF_OUTLOOK_PARTS; i++) out->parts[i].name = NAMES[i];
     mf_status st = mf__plan_make(src, opt, &plan, err);
     for (int64_t i = 0; st == MF_OK && i < plan.n_tensors; i++) {
         const mf__plan_tensor *t = &plan.tensors[i];
@@ -77,8 +74,8 @@ mf_status mf__outlook_make(const char *src, const mf__convert_options *opt, mf__
         if (before > widest) widest = before, out->wide = is_wide(&t->src.stored);
     }
     if (st == MF_OK && plan.has_experts) {
-        out->parts[EXPERTS].before = plan.source_bytes - out->before;
-        out->parts[EXPERTS].after = plan.target_bytes - out->after;
+        out->parts[MF_OUTLOOK_EXPERTS].before = plan.source_bytes - out->before;
+        out->parts[MF_OUTLOOK_EXPERTS].after = plan.target_bytes - out->after;
         out->before = plan.source_bytes;
         out->after = plan.target_bytes;
         st = add_experts(&plan, out, err);

@@ -4,6 +4,16 @@
 
 #include "convert/convert.h"
 
+enum {
+    MF_OUTLOOK_EMBED,
+    MF_OUTLOOK_HEAD,
+    MF_OUTLOOK_ROUTER,
+    MF_OUTLOOK_TRUNK,
+    MF_OUTLOOK_SMALL,
+    MF_OUTLOOK_EXPERTS,
+    MF_OUTLOOK_PARTS
+};
+
 typedef struct mf__outlook_part {
     const char *name;
     int64_t before, after; /* bytes */
@@ -11,8 +21,7 @@ typedef struct mf__outlook_part {
 } mf__outlook_part;
 
 typedef struct mf__outlook {
-    int n_parts;
-    mf__outlook_part parts[6];
+    mf__outlook_part parts[MF_OUTLOOK_PARTS];
     int64_t before, after; /* of what is converted; tensors that the model does not use are in neither */
     bool wide;             /* the source keeps its experts, or its matrices if it has none, in 16 bits or more */
 } mf__outlook;

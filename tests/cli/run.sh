@@ -112,6 +112,14 @@ stopped TERM 143
 name="inspect"
 run_it 0 "$moeflux" inspect "$stories" --graph && empty err &&
     has out "qwen3_5_moe" "6 linear attention" "64 per layer, 8 per token" "softmax, top k" "4 bits/64" "delta_net" "KV cache" && ok
+name="a verdict"
+run_it 0 "$moeflux" inspect "$stories" && has out "this machine" "verdict" "it fits: all experts stay in memory" "tokens/s" \
+    "prompt " "at least " && ok
+name="a verdict on a checkpoint"
+run_it 0 "$moeflux" inspect "$golden/qwen3_5_moe" && has out "--preset balanced is recommended" "tokens/s" && ok
+name="no verdict on what cannot run"
+cp -RL "$golden/qwen3_5_moe" broken && chmod -R u+w broken && sed 's/"num_hidden_layers": 8/"num_hidden_layers": 9/' broken/config.json >c &&
+    mv c broken/config.json && run_it 1 "$moeflux" inspect broken && has_not out "verdict" && ok
 name="inspect the machine"
 run_it 0 "$moeflux" inspect --cpu && empty err &&
     has out "instruction sets   scalar" "; used: " "one per core" "a model may use" "rounded activations" "delta rule" && ok
