@@ -251,10 +251,14 @@ bool app_has_file(const char *dir, const char *name) {
     return found;
 }
 
+/* In a repository, or where it is installed: PREFIX/share/moeflux. */
 static char *shipped_below(const char *dir) {
-    char *path = mf__path_join(dir, SHIPPED);
-    if (path && app_has_file(path, "model_weights.json")) return path;
-    free(path);
+    static const char *const places[] = {SHIPPED, "share/moeflux/" SHIPPED};
+    for (size_t i = 0; i < MF__COUNT(places); i++) {
+        char *path = mf__path_join(dir, places[i]);
+        if (path && app_has_file(path, "model_weights.json")) return path;
+        free(path);
+    }
     return NULL;
 }
 

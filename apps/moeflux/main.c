@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "app.h"
+#include "docs.h"
 #include "hints.h"
 #include "options.h"
 #include "routes.h"
@@ -38,6 +39,7 @@ static void print_help(FILE *to) {
                 "moeflux pull ORG/NAME              gets a model; then: moeflux run NAME \"...\"\n"
                 "moeflux convert CHECKPOINT DIR     then: moeflux run DIR \"...\"\n"
                 "moeflux COMMAND --help             options and examples\n"
+                "moeflux help --man DIR             writes manual pages; --completions DIR: for bash, zsh and fish\n"
                 "moeflux --version\n");
 }
 
@@ -67,6 +69,9 @@ static int help(int argc, char **argv) {
         print_help(stdout);
         return APP_OK;
     }
+    if (argc == 3 && !strcmp(argv[1], "--man")) return docs_man(COMMANDS, (int)MF__COUNT(COMMANDS), argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "--completions"))
+        return docs_completions(COMMANDS, (int)MF__COUNT(COMMANDS), argv[2]);
     const app_command *c = find(argv[1]);
     if (!c) return unknown_command(argv[1]);
     char *help_argv[] = {argv[1], (char[]){"--help"}, NULL};

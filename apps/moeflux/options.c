@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "docs.h"
 #include "hints.h"
 
 /* ---- near misses ----------------------------------------------------------------------------------------------- */
@@ -51,6 +52,7 @@ const char *opt_nearest(const char *name, const char *const *names, int n) {
 /* ---- help ------------------------------------------------------------------------------------------------------ */
 
 static void print_help(const opt_spec *spec) {
+    if (docs_take(spec)) return;
     printf("usage: moeflux %s\n\n%s\n", spec->usage, spec->about);
     if (spec->n_defs) printf("\noptions:\n");
     for (int i = 0; i < spec->n_defs; i++) {

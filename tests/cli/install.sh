@@ -35,6 +35,30 @@ if [ "$told" != "$asked" ]; then
     exit 1
 fi
 if "$work/tell" "$work" "x" 2>"$work/log"; then echo "a folder without a model is accepted"; exit 1; fi
+# the program finds the model that was installed with it, from anywhere
+(cd / && env XDG_DATA_HOME="$work/data" "$work/moved/bin/moeflux" run -q -n 2 >"$work/log" 2>&1) || { echo "no story from what was installed:"; cat "$work/log"; exit 1; }
+# manual pages and completions: all commands and their options are in them
+share=$work/moved/share
+for page in moeflux moeflux-run moeflux-pull moeflux-serve; do
+    [ -s "$share/man/man1/$page.1" ] || { echo "no manual page $page"; exit 1; }
+done
+grep -q '^.B \\-p, \\-\\-prompt TEXT' "$share/man/man1/moeflux-run.1" || { echo "moeflux-run.1 does not have --prompt"; exit 1; }
+for f in bash-completion/completions/moeflux zsh/site-functions/_moeflux fish/vendor_completions.d/moeflux.fish; do
+    grep -q 'dry-run' "$share/$f" || { echo "$f does not know convert --dry-run"; exit 1; }
+done
+if command -v bash >/dev/null; then
+    reply=$(bash -c '. "$1"; COMP_WORDS=(moeflux convert --dry); COMP_CWORD=2; _moeflux; echo "${COMPREPLY[*]}"' - "$share/bash-completion/completions/moeflux")
+    [ "$reply" = "--dry-run" ] || { echo "bash completes --dry to: $reply"; exit 1; }
+fi
+# find_package
+if [ -z "$flags" ]; then
+    mkdir "$work/package"
+    printf 'cmake_minimum_required(VERSION 3.24)\nproject(p C)\nfind_package(moeflux 0.1 REQUIRED)\nadd_executable(p %s)\ntarget_link_libraries(p moeflux::moeflux)\n' \
+        "$source/examples/tell.c" >"$work/package/CMakeLists.txt"
+    { cmake -S "$work/package" -B "$work/package/build" -DCMAKE_PREFIX_PATH="$work/moved" -DCMAKE_C_COMPILER="$cc" &&
+        cmake --build "$work/package/build" && "$work/package/build/p" "$source/models/stories-moe" "Once"; } >"$work/log" 2>&1 ||
+        { echo "find_package(moeflux) fails:"; cat "$work/log"; exit 1; }
+fi
 # every symbol of the library is its own: mf_ or mf__ (those of the compiler's begin with two underscores)
 lib=$(find "$work/moved" -name libmoeflux.a)
 [ "$(nm -g --defined-only "$lib" 2>/dev/null | grep -c ' T mf_')" -gt 100 ] || { echo "nm finds no functions"; exit 1; }
