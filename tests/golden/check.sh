@@ -8,9 +8,9 @@ if [ ! -e "$golden" ]; then golden=${checkpoint%-*}/golden.safetensors; fi # ano
 rm -rf "$target"
 mkdir -p "$(dirname "$target")"
 "$moeflux" convert "$checkpoint" "$target" --bits keep
-if [ "${4:-}" != fast ]; then "$moeflux" check "$target" "$golden" --layers --backend ref; fi
+if [ "${4:-}" != fast ]; then "$moeflux" check "$target" "$golden" --layers --threads 1 --backend ref; fi
 case ${4:-}:$checkpoint in
 fast:* | *-hub | *-fp8 | */qwen3_5_moe-mlx4 | */deepseek_v3-mlx4) ;; # the same graphs as without the ending
-*) "$moeflux" check "$target" "$golden" --layers --backend far ;;
+*) "$moeflux" check "$target" "$golden" --layers --threads 1 --backend far ;;
 esac
-"$moeflux" check "$target" "$golden" --layers
+"$moeflux" check "$target" "$golden" --layers --threads 1

@@ -12,5 +12,5 @@ first=$target.gguf
 if [ "$files" -gt 1 ]; then first=$target-00001-of-0000$files.gguf; fi
 "$moeflux" convert "$first" "$target" --bits keep
 "$moeflux" verify "$target" --against "$first"
-"$moeflux" check "$target" "$golden" --layers
+"$moeflux" check "$target" "$golden" --layers --threads 1
 rm -f "$target".gguf "$target"-0*.gguf

@@ -44,7 +44,7 @@ static inline void start(fixture *f, void (*adjust)(server_options *o)) {
     mf_error err;
     *f = (fixture){0};
     mf_model_options_init(&mo);
-    mo.n_threads = 2;
+    mo.n_threads = 1; /* tests run side by side */
     mo.prompt_cache_ram = 64 << 20;
     server_options_init(&so);
     if (mf_model_open(model_dir, &mo, &f->model, &err) || mf_text_open(model_dir, &f->text, &err))
