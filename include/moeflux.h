@@ -560,11 +560,14 @@ typedef struct mf_reply_options {
     bool one_call; /* at most one tool call */
 
     mf_sampler_options sampling;
-    int64_t max_tokens;       /* -1: as many as there is room for */
+    int64_t max_tokens;       /* -1: as many as there is room for. An answer of a form is whole in any case: with few
+                               * tokens left only those are chosen that it can still be ended behind, and where they are
+                               * too few for even the shortest answer its text is completed without the model */
     int64_t n_ctx;            /* positions there are for prompt and answer together; 0: no limit */
     const char *const *stops; /* texts that end the answer and do not come out; they are looked for in the text alone */
     int n_stops;
-    const mf_form *form; /* what the text must be like, behind the reasoning; NULL: anything */
+    const mf_form *form; /* what the text must be like, behind the reasoning; NULL: anything. Members of objects come in
+                          * the order in which the schema declares them: each required one before all behind it */
     bool ignore_eos;     /* the model cannot end by itself */
 
     bool tokens;    /* MF_EVENT_TOKEN for every token */
@@ -610,7 +613,7 @@ typedef enum mf_reply_end {
     MF_END_NONE,       /* not yet */
     MF_END_STOP,       /* the model ended */
     MF_END_STOP_TEXT,  /* a text of stops came: result.stop says which */
-    MF_END_LENGTH,     /* max_tokens */
+    MF_END_LENGTH,     /* max_tokens; also of an answer of a form that was brought to its end before them */
     MF_END_TOOL_CALLS, /* the model ended with tool calls, which it waits for */
     MF_END_COMPLETE,   /* the form is filled, nothing can follow */
     MF_END_CONTEXT,    /* n_ctx */

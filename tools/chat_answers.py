@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Answers of models as another project's tests have them, taken apart by ours.
 
-usage: chat_answers.py LLAMA_CPP_CHECKOUT PARSE_ANSWERS [--show] [--only TEMPLATE]
+usage: chat_answers.py LLAMA_CPP_CHECKOUT PARSE_ANSWERS [--show] [--only TEMPLATE] [--sample K]
 
 Reads tests/test-chat.cpp of a llama.cpp checkout (its source, not its code: it is neither compiled nor run), gives every
 answer to PARSE_ANSWERS (build/test/tests/unit/reply/parse_answers) with the template it belongs to, and compares
 reasoning, text and tool calls. White space at the ends of texts, and how JSON is spaced, is not compared. Left out are
 cases without one right answer here: those of unfinished answers, of prefilled ones, with reasoning left in the text, and
-answers in a notation that no template of ours speaks.
+answers in a notation that no template of ours speaks. --sample K prints every K-th case that is the same instead, for
+tests/data/text/chat_answers.jsonl.
 """
 import json
 import os
@@ -253,6 +254,18 @@ def parse(program, requests):
     return [json.loads(line) for line in done.stdout.decode().splitlines()]
 
 
+def print_sample(cases, answers, every):
+    for case, got in list(zip(cases, answers))[::every]:
+        want = expectation(case["options"])
+        want = normal(want["content"], want["reasoning"], [c[:2] for c in want["calls"]])
+        if got["notation"] == "plain" or want != normal(got["content"], got["reasoning"], got["calls"]):
+            continue
+        print(json.dumps({"from": "%s, line %d" % (os.path.basename(case["template"]), case["line"]),
+                          "notation": got["notation"], "in_reasoning": got["in_reasoning"],
+                          "tools": request_of(case, "")["tools"], "text": case["input"], "content": got["content"],
+                          "reasoning": got["reasoning"], "calls": got["calls"]}, ensure_ascii=False))
+
+
 def main():
     args = [a for a in sys.argv[1:] if not a.startswith("--")]
     show = "--show" in sys.argv
@@ -272,6 +285,8 @@ def main():
         else:
             cases.append(case)
     answers = parse(program, [request_of(c, checkout) for c in cases])
+    if "--sample" in sys.argv:
+        return print_sample(cases, answers, int(sys.argv[sys.argv.index("--sample") + 1]))
     table = {}
     for case, got in zip(cases, answers):
         name = os.path.basename(case["template"])

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "reply/calls.h"
+#include "reply/pieces.h"
 #include "reply/values.h"
 
 #define MAX_BLOCK ((size_t)4 << 20)
@@ -47,6 +48,8 @@ struct mf_answer {
     mf__strbuf name;     /* harmony: the tool that is called */
     bool to_function;    /* ... is one of the request's */
     const char *opened;  /* the marker that began the block */
+    bool sure;           /* a constraint holds blocks to their form */
+    mf__pieces pieces;   /* what has come out of such a block already */
     int n_calls, n_given_up, n_closings;
 };
 
@@ -155,19 +158,54 @@ static mf_status say(mf_answer *p, const char *text, size_t n, mf_error *err) {
     return mf__strbuf_append(&p->space, text + body, n - body, err);
 }
 
-static mf_status say_call(mf_answer *p, const mf__call *call) {
-    mf_event e = {.kind = MF_EVENT_CALL, .call = p->n_calls, .name = call->name.data, .id = call->id.data};
-    MF__TRY(p->opt.fn(p->opt.user, &e));
-    e = (mf_event){
-        .kind = MF_EVENT_ARGUMENTS, .call = p->n_calls, .text = call->arguments.data, .n_text = call->arguments.size};
-    MF__TRY(p->opt.fn(p->opt.user, &e));
-    e = (mf_event){.kind = MF_EVENT_CALL_END, .call = p->n_calls++};
+static mf_status begin_call(mf_answer *p, const char *name, const char *id) {
     p->begun = true;
-    return p->opt.fn(p->opt.user, &e);
+    return p->opt.fn(p->opt.user, &(mf_event){.kind = MF_EVENT_CALL, .call = p->n_calls, .name = name, .id = id});
 }
 
+static mf_status say_arguments(mf_answer *p, const char *text, size_t n) {
+    if (!n) return MF_OK;
+    return p->opt.fn(p->opt.user,
+                     &(mf_event){.kind = MF_EVENT_ARGUMENTS, .call = p->n_calls, .text = text, .n_text = n});
+}
+
+static mf_status end_call(mf_answer *p) {
+    return p->opt.fn(p->opt.user, &(mf_event){.kind = MF_EVENT_CALL_END, .call = p->n_calls++});
+}
+
+/* The calls of a block that was read: all that has not come out yet. */
 static mf_status say_calls(mf_answer *p, const mf__calls *calls) {
-    for (size_t i = 0; i < calls->n; i++) MF__TRY(say_call(p, &calls->calls[i]));
+    size_t begun = (size_t)p->pieces.n_begun, given = p->pieces.n_given;
+    for (size_t i = begun ? begun - 1 : 0; i < calls->n; i++) {
+        const mf__call *call = &calls->calls[i];
+        size_t skip = i + 1 != begun ? 0 : given < call->arguments.size ? given : call->arguments.size;
+        if (i + 1 != begun) MF__TRY(begin_call(p, call->name.data, call->id.data));
+        MF__TRY(say_arguments(p, call->arguments.data + skip, call->arguments.size - skip));
+        MF__TRY(end_call(p));
+    }
+    return MF_OK;
+}
+
+static mf_status begin_piece(mf_answer *p, const mf__piece *piece, mf_error *err) {
+    mf__strbuf name = {0}, id = {0};
+    if (p->pieces.n_begun > 1) MF__TRY(end_call(p));
+    mf_status st = mf__span_begins(piece->name, "\"") ? mf__json_unquote(&name, piece->name, err)
+                                                      : mf__strbuf_append(&name, piece->name.s, piece->name.n, err);
+    if (st == MF_OK && piece->id.n) st = mf__strbuf_append(&id, piece->id.s, piece->id.n, err);
+    if (st == MF_OK) st = begin_call(p, name.data, id.data);
+    mf__strbuf_free(&name);
+    mf__strbuf_free(&id);
+    return st;
+}
+
+/* What of the calls in an open block is certain already. */
+static mf_status say_pieces(mf_answer *p, mf_error *err) {
+    mf__piece piece;
+    mf__pieces_event e;
+    if (!p->sure || p->state != BLOCK || p->origin == REASONING || is_bare(p) || !p->block.size) return MF_OK;
+    mf__span name = {p->name.data ? p->name.data : "", p->name.size}, block = {p->block.data, p->block.size};
+    while ((e = mf__pieces_next(&p->pieces, p->opt.notation, name, block, &piece)) != MF__PIECES_WAIT)
+        MF__TRY(e == MF__PIECES_BEGIN ? begin_piece(p, &piece, err) : say_arguments(p, piece.text.s, piece.text.n));
     return MF_OK;
 }
 
@@ -176,6 +214,7 @@ static void enter(mf_answer *p, state to) {
     p->fresh = true;
     mf__strbuf_clear(&p->space);
     mf__strbuf_clear(&p->block);
+    p->pieces = (mf__pieces){0};
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
@@ -185,18 +224,23 @@ static void begin_block(mf_answer *p, const char *opened) {
     p->origin = p->state;
     p->state = BLOCK; /* the white space before it is still due, should this be no call */
     p->n_closings = 0;
+    p->pieces = (mf__pieces){0};
     mf__strbuf_clear(&p->block);
 }
 
-/* The block was none: its marker is text, and what follows is looked at again, `rest` behind it. */
+/* The block was none: its marker is text, and what follows is looked at again, `rest` behind it. Of one that calls came
+ * out of already nothing is said twice: the last of them has no end. */
 static mf_status give_up_block(mf_answer *p, const char *rest, size_t n_rest, mf_error *err) {
+    bool begun = p->pieces.n_begun > 0;
     p->state = p->origin;
     p->n_given_up++;
-    MF__TRY(say(p, p->opened, strlen(p->opened), err));
+    p->n_calls += begun;
+    if (!begun) MF__TRY(say(p, p->opened, strlen(p->opened), err));
     mf__strbuf_clear(&p->again);
-    MF__TRY(mf__strbuf_append(&p->again, p->block.data, p->block.size, err));
+    if (!begun) MF__TRY(mf__strbuf_append(&p->again, p->block.data, p->block.size, err));
     MF__TRY(mf__strbuf_append(&p->again, rest, n_rest, err));
     mf__strbuf_clear(&p->block);
+    p->pieces = (mf__pieces){0};
     mf__strbuf held = p->held;
     p->held = p->again;
     p->again = held;
@@ -313,7 +357,7 @@ static mf_status end_message(mf_answer *p, mf_error *err) {
         mf_status st = mf__calls_add(&calls, (mf__span){p->name.data, p->name.size},
                                      (mf__span){p->block.data ? p->block.data : "", p->block.size}, &verdict, err);
         if (st == MF_OK && verdict == MF__CALLS_READ) st = say_calls(p, &calls);
-        if (st == MF_OK && verdict != MF__CALLS_READ && p->to_function) {
+        if (st == MF_OK && verdict != MF__CALLS_READ && p->to_function && !p->pieces.n_begun) {
             p->state = ANSWER;
             st = say(p, p->block.data, p->block.size, err);
         }
@@ -333,6 +377,7 @@ static mf_status consume(mf_answer *p, const char *text, size_t n, mf_error *err
         MF__TRY(say_pending(p, err));
         mf__strbuf_clear(&p->block);
     }
+    MF__TRY(say_pieces(p, err));
     if (p->block.size <= MAX_BLOCK || p->opt.notation != MF__NOTATION_HARMONY) return MF_OK;
     return mf__fail(err, MF_E_LIMIT, "a tool call of more than %zu bytes", MAX_BLOCK);
 }
@@ -514,6 +559,15 @@ mf_event_kind mf__answer_part(const mf_answer *p) {
 bool mf__answer_opens_block(const mf_answer *p) {
     return p->state == BLOCK && p->opt.notation != MF__NOTATION_HARMONY && !p->block.size && !p->held.size &&
            !is_bare(p);
+}
+
+const char *mf__answer_called(const mf_answer *p) {
+    bool begins = p->state == BLOCK && !p->block.size && !p->held.size;
+    return begins && p->opt.notation == MF__NOTATION_HARMONY && p->to_function ? p->name.data : NULL;
+}
+
+void mf__answer_sure(mf_answer *p, bool sure) {
+    p->sure = sure;
 }
 
 void mf__answer_begin_here(mf_answer *p) {

@@ -19,6 +19,11 @@ mf_status mf__answer_create(const mf__answer_setup *setup, mf_answer **out, mf_e
 mf_event_kind mf__answer_part(const mf_answer *answer);
 /* A block of calls has been opened, and nothing has come behind its marker yet. */
 bool mf__answer_opens_block(const mf_answer *answer);
+/* From here on a constraint holds the calls to their form: where arguments are JSON, they come out while they come in.
+ * Else they come out when the block has ended, and was one. */
+void mf__answer_sure(mf_answer *answer, bool sure);
+/* The tool whose arguments come next, in a notation where a header names it (harmony); NULL: that is not so. */
+const char *mf__answer_called(const mf_answer *answer);
 /* What was pushed so far was no answer but its beginning in the prompt: white space at its end is not due. */
 void mf__answer_begin_here(mf_answer *answer);
 

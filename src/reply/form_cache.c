@@ -35,8 +35,8 @@ static char *key_of(const mf__tool_form *f) {
     mf__strbuf key = {0};
     char *tools = json_dumps(f->tools, JSON_COMPACT | JSON_ENCODE_ANY);
     mf_status st = tools && strlen(tools) <= MAX_KEY
-                       ? mf__strbuf_printf(&key, NULL, "%d %d %d %s\n%s", (int)f->style, f->one_call, f->inside,
-                                           f->only ? f->only : "", tools)
+                       ? mf__strbuf_printf(&key, NULL, "%d %d %d %d %s\n%s", (int)f->style, f->one_call, f->inside,
+                                           f->arguments, f->only ? f->only : "", tools)
                        : MF_E_LIMIT;
     free(tools);
     if (st == MF_OK) return key.data;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "reply/form_cache.h"
+#include "reply/values.h"
 
 void mf_reply_options_init(mf_reply_options *opt) {
     if (!opt) return;
@@ -95,8 +96,21 @@ static mf_status constrain(mf_reply *r, const mf_reply_options *o, const json_t 
     if (o->tool_choice == MF_TOOLS_NONE) ban_calls(r);
     if (o->form) return mf_constraint_create(o->form, r->text, r->n_vocab, r->eos, r->n_eos, &r->constraint, err);
     f.inside = true;
-    if (!tools || o->tool_choice == MF_TOOLS_NONE || r->notation == MF__NOTATION_HARMONY) return MF_OK;
+    if (!tools || o->tool_choice == MF_TOOLS_NONE) return MF_OK;
+    if (r->notation == MF__NOTATION_HARMONY) return r->tools = json_incref((json_t *)tools), MF_OK;
     return constrain_calls(r, &f, &r->in_calls, err);
+}
+
+mf_status mf__reply_hold_arguments(mf_reply *r, const char *tool) {
+    mf__tool_form f = {.style = r->style, .tools = r->tools, .only = tool, .arguments = true};
+    mf_constraint_free(r->in_calls);
+    r->in_calls = NULL;
+    if (!mf__tool_find(r->tools, (mf__span){tool, strlen(tool)})) return MF_OK;
+    MF__TRY(constrain_calls(r, &f, &r->in_calls, r->err));
+    mf__constraint_order(r->in_calls->inner);
+    mf__answer_sure(r->answer, true);
+    r->calls_bound = true;
+    return MF_OK;
 }
 
 /* ---- the prompt -------------------------------------------------------------------------------------------------- */
@@ -117,6 +131,7 @@ static mf_status from_prepared(mf_reply *r, const mf_reply_options *o, const mf_
     MF__TRY(constrain(r, o, q->tools, err));
     MF__TRY(mf__prompt_make(r->text, q, o->n_marks, o->known, o->n_known, &r->prompt, err));
     MF__TRY(make_answer(r, q, err));
+    mf__answer_sure(r->answer, r->calls_only);
     return mf__reply_open(r, q, err);
 }
 
@@ -135,6 +150,7 @@ static mf_status from_text(mf_reply *r, const mf_reply_options *o, mf_error *err
     if (o->tool_choice == MF_TOOLS_REQUIRED || o->tool_choice == MF_TOOLS_NAMED || o->continue_last)
         return mf__fail(err, MF_E_INVALID, "tool calls and messages to continue are for chat requests");
     if (o->form) MF__TRY(mf_constraint_create(o->form, r->text, r->n_vocab, r->eos, r->n_eos, &r->constraint, err));
+    if (o->form) MF__TRY(make_mask(r, err));
     r->bound = r->constraint != NULL;
     if (o->text)
         MF__TRY(mf__tokenizer_encode(r->text->tok, o->text, o->text_size, o->text_special, &p->ids, &p->n_ids, err));
@@ -153,6 +169,8 @@ static mf_status create(mf_reply *r, const mf_model_info *info, const mf_reply_o
     mf__detok_init(&r->detok, r->text->tok);
     MF__TRY(copy_options(r, info, o, err));
     MF__TRY(o->request ? from_request(r, o, err) : from_text(r, o, err));
+    if (r->constraint) mf__constraint_order(r->constraint->inner); /* a message that is continued was in any order */
+    if (r->in_calls) mf__constraint_order(r->in_calls->inner);
     if (!r->prompt.n_ids) return mf__fail(err, MF_E_INVALID, "the prompt has no tokens");
     if (o->n_ctx && (int64_t)r->prompt.n_ids > o->n_ctx)
         return mf__fail(err, MF_E_CONTEXT_FULL, "the %zu tokens of the prompt do not fit in a context of %lld",
@@ -190,6 +208,7 @@ void mf_reply_free(mf_reply *r) {
     mf__strbuf_free(&r->held);
     mf__strbuf_free(&r->end_text);
     mf_constraint_free(r->in_calls);
+    json_decref(r->tools);
     free(r->mask);
     free(r->end_ids);
     free(r);

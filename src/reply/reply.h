@@ -29,8 +29,12 @@ struct mf_reply {
     bool bound;                /* it holds: reasoning is over */
     bool calls_only;           /* it is of tool calls */
     mf_constraint *in_calls;   /* of a block of calls that the model may open; NULL: none */
+    json_t *tools;             /* where a header names the tool: what in_calls is made of when that is known; NULL */
     bool calls_bound;          /* it holds: such a block is open */
     uint32_t *mask;            /* [n_vocab / 32 + 1]; NULL: not needed */
+    bool too_few;              /* the tokens that are left cannot hold even the shortest answer of the form */
+    mf_reply_end shortened_by; /* a token was not taken since the answer would not have ended in time: MF_END_LENGTH or
+                                * MF_END_CONTEXT; MF_END_NONE */
     int32_t think_id;          /* may come instead of the first token of the constraint; -1: none */
     int32_t banned[8];         /* tokens that may not come while no constraint holds */
     int n_banned;
@@ -55,8 +59,15 @@ struct mf_reply {
 /* What the answer's events go through: stop texts are looked for. */
 mf_status mf__reply_on_event(void *reply, const mf_event *event);
 
+/* Holds what comes next to the arguments of a tool; one that the request does not have may be called with any. */
+mf_status mf__reply_hold_arguments(mf_reply *r, const char *tool);
+
 /* Writes what stands between the template's prompt and the answer into both: the beginning of a channel, the message
  * that is continued. And prepares the end of reasoning. */
 mf_status mf__reply_open(mf_reply *r, const mf__request *request, mf_error *err);
+
+/* fit.c: goes on in a constraint by the token that was chosen from the mask, or by another one if the answer could not
+ * be ended behind it with the tokens that are left. */
+mf_status mf__reply_accept(mf_reply *r, mf_constraint *c, const float *logits, const uint32_t *mask, int32_t *id);
 
 #endif

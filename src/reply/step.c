@@ -64,16 +64,20 @@ mf_status mf__reply_on_event(void *reply, const mf_event *e) {
 }
 
 /* Which constraint holds for what comes next. */
-static void follow(mf_reply *r) {
+static mf_status follow(mf_reply *r) {
     mf_event_kind part = r->answer ? mf__answer_part(r->answer) : MF_EVENT_TEXT;
     if (r->constraint && !r->bound && part == MF_EVENT_TEXT) r->bound = true;
-    if (!r->in_calls) return;
-    if (r->calls_bound && (part != MF_EVENT_ARGUMENTS || mf_constraint_ended(r->in_calls))) {
+    if (r->calls_bound && !r->tools && (part != MF_EVENT_ARGUMENTS || mf_constraint_ended(r->in_calls))) {
         r->calls_bound = false;
-    } else if (!r->calls_bound && mf__answer_opens_block(r->answer)) {
+        mf__answer_sure(r->answer, false);
+    } else if (!r->calls_bound && r->tools && mf__answer_called(r->answer)) {
+        return mf__reply_hold_arguments(r, mf__answer_called(r->answer));
+    } else if (!r->calls_bound && r->in_calls && mf__answer_opens_block(r->answer)) {
         mf_constraint_reset(r->in_calls);
+        mf__answer_sure(r->answer, true);
         r->calls_bound = true;
     }
+    return MF_OK;
 }
 
 static mf_constraint *holds(const mf_reply *r) {
@@ -89,8 +93,7 @@ static mf_status pass_on(mf_reply *r) {
         st = mf__reply_on_event(r,
                                 &(mf_event){.kind = MF_EVENT_TEXT, .text = r->decoded.data, .n_text = r->decoded.size});
     mf__strbuf_clear(&r->decoded);
-    if (st == MF_OK) follow(r);
-    return st;
+    return st == MF_OK ? follow(r) : st;
 }
 
 /* ---- one token --------------------------------------------------------------------------------------------------- */
@@ -140,10 +143,11 @@ static mf_status choose(mf_reply *r, const float *logits, int32_t *id) {
     *id = mf_sampler_next_masked(r->sampler, logits, mask);
     if (*id < 0)
         return mf__fail(r->err, MF_E_INTERNAL, "no token can be chosen: none is allowed that has a probability");
+    if (r->think_id >= 0 && mask == r->mask) r->mask[r->think_id / 32] &= ~(1u << r->think_id % 32); /* only now */
     if (r->bound && *id == r->think_id) r->bound = false; /* the form begins behind the reasoning */
     r->think_id = -1;
     mf_constraint *c = holds(r);
-    return c ? mf_constraint_accept(c, *id, r->err) : MF_OK;
+    return c ? mf__reply_accept(r, c, logits, mask, id) : MF_OK;
 }
 
 /* A model that ends, or has used up its tokens, while it reasons owes an answer: the reasoning is ended in its place.
@@ -169,6 +173,8 @@ static mf_reply_end why_end(const mf_reply *r) {
     if (r->stopped) return MF_END_STOP_TEXT;
     if (r->opt.one_call && r->result.n_calls) return MF_END_TOOL_CALLS;
     if (r->bound && mf_constraint_ended(r->constraint)) return MF_END_COMPLETE;
+    if (r->tools && r->calls_bound && mf_constraint_ended(r->in_calls))
+        return MF_END_COMPLETE; /* it waits for the tool */
     if (r->opt.max_tokens >= 0 && r->result.n_made >= r->opt.max_tokens) return MF_END_LENGTH;
     if (r->opt.n_ctx > 0 && r->n_given >= r->opt.n_ctx) return MF_END_CONTEXT;
     return MF_END_NONE;
@@ -223,6 +229,8 @@ static mf_status end(mf_reply *r) {
     mf_status st = complete(r);
     bool by_itself = r->result.end == MF_END_STOP || r->result.end == MF_END_COMPLETE;
     if (st == MF_OK && by_itself && r->result.n_calls) r->result.end = MF_END_TOOL_CALLS;
+    by_itself = by_itself || r->result.end == MF_END_TOOL_CALLS;
+    if (st == MF_OK && by_itself && r->shortened_by) r->result.end = r->shortened_by;
     return st;
 }
 

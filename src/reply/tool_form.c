@@ -247,13 +247,14 @@ static mf_status compile(build *b, const mf__tool_form *f, mf__grammar **out, mf
     for (size_t i = 0; i < n && !b->no_memory; i++) {
         const json_t *tool = function_of(json_array_get(f->tools, i));
         const char *name = json_string_value(json_object_get(tool, "name"));
-        if (name && *name && (!f->only || !strcmp(name, f->only))) calls[n_calls++] = call_form(b, tool, name);
+        if (name && *name && (!f->only || !strcmp(name, f->only)))
+            calls[n_calls++] = f->arguments ? arguments_form(b, tool) : call_form(b, tool, name);
     }
     if (!n_calls)
         return f->only ? mf__fail(err, MF_E_INVALID, "the request has no tool \"%.80s\"", f->only)
                        : mf__fail(err, MF_E_INVALID, "a tool call is required, but the request has no tools");
     form call = {.kind = MF__FORM_CHOICE, .parts = calls, .n_parts = n_calls};
-    form all = calls_form(b, call, f->one_call, f->inside);
+    form all = f->arguments ? call : calls_form(b, call, f->one_call, f->inside);
     if (b->no_memory) return mf__fail(err, MF_E_NOMEM, "no memory for the form of tool calls");
     return mf__grammar_from_form(&all, out, err);
 }

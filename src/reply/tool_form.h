@@ -11,6 +11,7 @@ typedef struct mf__tool_form {
     const char *only; /* this tool alone; NULL: any */
     bool one_call;    /* one, not several */
     bool inside;      /* what follows the opening marker of a block that is open already */
+    bool arguments;   /* those of the only tool, and nothing else */
 } mf__tool_form;
 
 /* MF_E_INVALID where there is no such tool. A schema that cannot be enforced leaves its arguments to be any object. */

@@ -1,5 +1,5 @@
 /* Model output of any kind: the parser must neither crash nor lose its way, however the text is cut. The first byte
- * chooses the notation, the second the size of the pieces. */
+ * chooses the notation and whether calls are taken for certain, the second the size of the pieces. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,12 +25,11 @@ static mf_status add(void *user, const mf_event *e) {
 static void run(const uint8_t *data, size_t size, int notation, size_t piece, record *all) {
     mf_answer *p;
     mf_error err;
-    mf__answer_setup setup = {.notation = (mf__notation)(notation % MF__NOTATIONS),
-                              .in_reasoning = notation & 128,
-                              .fn = add,
-                              .user = all};
+    mf__answer_setup setup = {
+        .notation = (mf__notation)(notation % MF__NOTATIONS), .in_reasoning = notation & 128, .fn = add, .user = all};
     all->kind = -1;
     if (mf__answer_create(&setup, &p, &err) != MF_OK) abort();
+    mf__answer_sure(p, notation & 64);
     for (size_t i = 0; i < size; i += piece)
         if (mf_answer_push(p, (const char *)data + i, size - i < piece ? size - i : piece, &err) != MF_OK) break;
     mf_answer_finish(p, &err);

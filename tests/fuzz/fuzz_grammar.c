@@ -27,6 +27,7 @@ static void walk(const mf__grammar *g, uint8_t choice) {
     mf__constraint *c;
     mf_error err;
     if (mf__constraint_create(g, byte_trie(), 256, NULL, 0, &c, &err) != MF_OK) return;
+    if (choice & 1) mf__constraint_order(c);
     for (int step = 0; step < 24; step++) {
         const uint32_t *mask;
         if (mf__constraint_mask(c, &mask, &err) != MF_OK) break;
@@ -40,7 +41,13 @@ static void walk(const mf__grammar *g, uint8_t choice) {
         choice = (uint8_t)(choice * 5 + 17);
     }
     mf__strbuf rest = {0};
-    if (mf__constraint_shortest(c, &rest, &err) != MF_OK && err.status == MF_E_INTERNAL) abort();
+    uint64_t n;
+    int32_t first;
+    mf_status st = mf__constraint_shortest(c, &rest, &err);
+    if (st != MF_OK && err.status == MF_E_INTERNAL) abort();
+    /* every byte is a token: the same way in tokens */
+    if (st == MF_OK && rest.size < 1000 && mf__constraint_way(c, -1, 1000, &n, &first, &err) == MF_OK && n != rest.size)
+        abort();
     mf__strbuf_free(&rest);
     mf__constraint_free(c);
 }

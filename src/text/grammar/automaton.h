@@ -56,10 +56,11 @@ typedef struct mf__keys {
     int64_t min, max;   /* how many keys; max < 0: no limit */
     uint64_t *required; /* [n_words]: a bit for each declared key */
     uint32_t n_required;
-    uint64_t *member_cost; /* [n_labels]: bytes of a member with this key at least, with a comma */
-    uint32_t *value;       /* [n_labels]: the rule of its value */
-    uint64_t cheapest;     /* the least of member_cost, for counts that are not reached yet */
-    char **names;          /* [n_declared]: as they are written, with quotes */
+    uint32_t first_required; /* the lowest label of them; MF__NEVER: none */
+    uint64_t *member_cost;   /* [n_labels]: bytes of a member with this key at least, with a comma */
+    uint32_t *value;         /* [n_labels]: the rule of its value */
+    uint64_t cheapest;       /* the least of member_cost, for counts that are not reached yet */
+    char **names;            /* [n_declared]: as they are written, with quotes */
 } mf__keys;
 
 typedef enum mf__rule_kind { MF__RULE_PLAIN, MF__RULE_COUNTED, MF__RULE_OBJECT } mf__rule_kind;
@@ -97,9 +98,10 @@ typedef struct mf__key_set {
     uint32_t words; /* its bits, from here on */
     uint32_t slot;
     uint32_t n_declared, n_others;
-    uint32_t missing; /* required ones that are not in it */
-    uint64_t cost;    /* bytes that those need at least */
-    uint64_t hash;    /* of what is in it: numbers are used again */
+    uint32_t missing;       /* required ones that are not in it */
+    uint32_t first_missing; /* the lowest label of those; MF__NEVER: none */
+    uint64_t cost;          /* bytes that those need at least */
+    uint64_t hash;          /* of what is in it: numbers are used again */
 } mf__key_set;
 
 typedef struct mf__key_sets {
@@ -108,7 +110,8 @@ typedef struct mf__key_sets {
     uint64_t *words;
     uint32_t n_words, words_capacity;
     uint32_t *slots, mask;
-    bool failed; /* no memory, or too many */
+    bool ordered; /* a required key comes before those with higher labels, and before any that is not declared */
+    bool failed;  /* no memory, or too many */
 } mf__key_sets;
 
 void mf__key_sets_deinit(mf__key_sets *k);

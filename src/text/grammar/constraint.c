@@ -4,6 +4,8 @@
 
 #include "text/grammar/mask.h"
 
+#define MAX_WAY 16384 /* bytes of an end that are worth cutting into tokens */
+
 struct mf__constraint {
     mf__machine m;
     mf__masks masks;
@@ -49,6 +51,12 @@ void mf__constraint_free(mf__constraint *c) {
     free(c);
 }
 
+void mf__constraint_order(mf__constraint *c) {
+    c->m.sets.ordered = true;
+    c->fresh = false;
+    mf__masks_forget(&c->masks);
+}
+
 void mf__constraint_reset(mf__constraint *c) {
     c->ended = c->fresh = false;
     mf__machine_start(&c->m, &c->here, NULL); /* the memory was enough before: nothing to fail */
@@ -75,10 +83,6 @@ static mf_status follow(mf__constraint *c, const char *bytes, size_t n, mf__plac
         *out = next;
     }
     return MF_OK;
-}
-
-uint64_t mf__constraint_distance(mf__constraint *c) {
-    return mf__machine_distance(&c->m, &c->here);
 }
 
 mf_status mf__constraint_accept_within(mf__constraint *c, int32_t token, uint64_t left, mf_error *err) {
@@ -134,21 +138,56 @@ static mf_status nearest(mf__constraint *c, const mf__place *at, uint8_t *byte, 
     return MF_OK;
 }
 
-mf_status mf__constraint_shortest(mf__constraint *c, mf__strbuf *out, mf_error *err) {
-    mf__place at = c->here;
+/* The shortest text from a place to the end of the text. */
+static mf_status shortest_from(mf__constraint *c, mf__place at, mf__strbuf *out, mf_error *err) {
     uint64_t limit = mf__machine_distance(&c->m, &at);
-    mf_status status = MF_OK;
-    for (uint64_t n = 0; status == MF_OK && !at.complete; n++) {
+    for (uint64_t n = 0; !at.complete; n++) {
         uint8_t byte = 0;
         uint64_t d;
-        status = nearest(c, &at, &byte, &d, err);
-        if (status == MF_OK && (d == UINT64_MAX || n > limit * 4 + 64))
-            status = mf__fail(err, MF_E_INTERNAL, "the grammar came to a dead end");
-        if (status == MF_OK) status = mf__strbuf_append(out, &byte, 1, err);
         mf__place next;
-        if (status == MF_OK) status = mf__machine_step(&c->m, &at, byte, &next, err);
-        if (status == MF_OK) at = next;
+        MF__TRY(nearest(c, &at, &byte, &d, err));
+        if (d == UINT64_MAX || n > limit * 4 + 64)
+            return mf__fail(err, MF_E_INTERNAL, "the grammar came to a dead end");
+        MF__TRY(mf__strbuf_append(out, &byte, 1, err));
+        MF__TRY(mf__machine_step(&c->m, &at, byte, &next, err));
+        at = next;
     }
+    return MF_OK;
+}
+
+mf_status mf__constraint_shortest(mf__constraint *c, mf__strbuf *out, mf_error *err) {
+    mf_status status = shortest_from(c, c->here, out, err);
     mf__machine_cut(&c->m, &c->here);
+    return status;
+}
+
+/* Appends the shortest text behind a token, unless it is certain to be more than `limit` tokens. */
+static mf_status shortest_behind(mf__constraint *c, int32_t token, uint64_t limit, mf__strbuf *out, bool *too_long,
+                                 mf_error *err) {
+    size_t n = 0;
+    const char *bytes = token < 0 ? "" : mf__tokenizer_bytes(c->trie->tok, token, &n);
+    mf__place at;
+    MF__TRY(follow(c, bytes, n, &at, err));
+    uint64_t distance = mf__machine_distance(&c->m, &at);
+    *too_long = !mf__place_alive(&at) || distance > MAX_WAY || distance / (c->trie->max_depth + 1) > limit;
+    return *too_long ? MF_OK : shortest_from(c, at, out, err);
+}
+
+mf_status mf__constraint_way(mf__constraint *c, int32_t token, uint64_t limit, uint64_t *n, int32_t *first,
+                             mf_error *err) {
+    mf__strbuf text = {0};
+    bool too_long = false;
+    *n = 0;
+    *first = -1;
+    mf_status status = shortest_behind(c, token, limit, &text, &too_long, err);
+    mf__machine_cut(&c->m, &c->here);
+    for (size_t at = 0, used; status == MF_OK && !too_long && at < text.size; at += used) {
+        int32_t id = mf__token_trie_longest(c->trie, text.data + at, text.size - at, c->masks.n_vocab, &used);
+        too_long = id < 0 || ++*n > limit;
+        if (at == 0) *first = id;
+        if (id < 0) break;
+    }
+    mf__strbuf_free(&text);
+    if (too_long) *n = limit + 1;
     return status;
 }

@@ -5,8 +5,9 @@
  *     --> where a text is in them: a graph-structured stack       mf__constraint, one per answer
  *     --> one bit per token, most of it cached                    mf__constraint_mask
  *
- * Every text that can be begun can be finished: what leads nowhere is removed when a grammar is made. What would take
- * too much time or memory is MF_E_LIMIT, when the grammar is made. */
+ * Every text that can be begun can be finished: what leads nowhere is removed when a grammar is made. What would be too
+ * large is MF_E_LIMIT then. A text that is ambiguous or nested beyond all measure (machine.c has the numbers) is
+ * MF_E_LIMIT while it is said; masks and the sets of an object's keys are made as a text needs them, and kept. */
 #ifndef MF_TEXT_GRAMMAR_GRAMMAR_H
 #define MF_TEXT_GRAMMAR_GRAMMAR_H
 
@@ -18,9 +19,9 @@ typedef struct mf__grammar mf__grammar;
 
 /* JSON Schema, drafts 4 to 2020-12. All keywords but those that would need the values said before (uniqueItems but of a
  * few listed values), some inside "not" and in alternatives of "oneOf" that overlap, and $ref out of the schema: these
- * are MF_E_UNSUPPORTED, by a sentence with the keyword and its place. Members of objects come in any order, each
- * declared one once. Formats that are not known are noted (mf__grammar_notes), or refused by the strict form. Unknown
- * keywords are annotations. */
+ * are MF_E_UNSUPPORTED, by a sentence with the keyword and its place. Members of objects come in any order (but see
+ * mf__constraint_order), each declared one once. Formats that are not known are noted (mf__grammar_notes), or refused
+ * by the strict form. Unknown keywords are annotations. */
 mf_status mf__grammar_from_schema(const json_t *schema, mf__grammar **out, mf_error *err);
 mf_status mf__grammar_from_schema_strict(const json_t *schema, mf__grammar **out, mf_error *err);
 mf_status mf__grammar_any_json(mf__grammar **out, mf_error *err); /* an object or array */
@@ -77,6 +78,10 @@ mf_status mf__constraint_create(const mf__grammar *g, const mf__token_trie *trie
                                 int n_eos, mf__constraint **out, mf_error *err);
 void mf__constraint_free(mf__constraint *c);
 void mf__constraint_reset(mf__constraint *c); /* to the beginning of the text */
+/* From here on members of objects come in the schema's order. A required one comes
+ * before all that the schema declares behind it; an optional one may be left out and still come later, so that nothing
+ * that can be said in any order is lost. Those that are not declared come behind all required ones. */
+void mf__constraint_order(mf__constraint *c);
 
 /* The tokens that may come next: bit id % 32 of word id / 32. Valid until the next call on c. */
 mf_status mf__constraint_mask(mf__constraint *c, const uint32_t **mask, mf_error *err);
@@ -85,12 +90,14 @@ mf_status mf__constraint_accept(mf__constraint *c, int32_t token, mf_error *err)
 bool mf__constraint_complete(const mf__constraint *c); /* the text so far is valid as a whole */
 bool mf__constraint_ended(const mf__constraint *c);    /* an eos token was accepted, or nothing can follow */
 
-/* Bytes that the text needs to its end at least: no more tokens than these, where every byte is a token. */
-uint64_t mf__constraint_distance(mf__constraint *c);
 /* The same as accept for an answer that may have `left` more tokens behind this one: MF_E_LIMIT, with nothing changed,
- * where the text could not be ended with them. Then another token must be taken; the first of the shortest end always
- * fits, as long as distance was at most left + 1. */
+ * where the shortest end has more bytes than that (every byte is a token). */
 mf_status mf__constraint_accept_within(mf__constraint *c, int32_t token, uint64_t left, mf_error *err);
+
+/* The shortest text to the end behind `token` (-1: from here) as tokens, each the longest that fits: how many, and the
+ * first of them (-1: none is needed). *n is limit + 1 where there are more than `limit`. */
+mf_status mf__constraint_way(mf__constraint *c, int32_t token, uint64_t limit, uint64_t *n, int32_t *first,
+                             mf_error *err);
 
 /* Appends the shortest text that completes what was said so far: for answers that run out of tokens. */
 mf_status mf__constraint_shortest(mf__constraint *c, mf__strbuf *out, mf_error *err);

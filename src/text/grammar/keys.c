@@ -11,6 +11,7 @@ mf_status mf__keys_create(uint32_t n_declared, uint32_t n_labels, mf__keys **out
     mf__keys *k = *out = calloc(1, sizeof *k);
     if (k) {
         *k = (mf__keys){.n_declared = n_declared, .n_labels = n_labels, .n_words = n_declared / 64 + 1, .max = -1};
+        k->first_required = MF__NEVER;
         k->required = calloc(k->n_words, sizeof *k->required);
         k->member_cost = calloc((size_t)n_labels + 1, sizeof *k->member_cost);
         k->value = calloc((size_t)n_labels + 1, sizeof *k->value);
@@ -91,11 +92,14 @@ static bool has(const mf__key_sets *k, uint64_t reg, uint32_t label) {
 }
 
 static void measure(const mf__keys *keys, const uint64_t *words, mf__key_set *s) {
+    s->first_missing = MF__NEVER;
     for (uint32_t i = 0; i < keys->n_declared; i++) {
         bool in = words[i / 64] >> i % 64 & 1, required = keys->required[i / 64] >> i % 64 & 1;
         s->n_declared += in;
         s->missing += required && !in;
-        if (required && !in) s->cost += keys->member_cost[i];
+        if (!required || in) continue;
+        s->cost += keys->member_cost[i];
+        if (s->first_missing == MF__NEVER) s->first_missing = i;
     }
 }
 
@@ -150,15 +154,21 @@ static bool fits(const mf__keys *k, const mf__key_sets *sets, uint64_t reg, bool
     return count(sets, reg) + 1 + needed <= k->max;
 }
 
+/* Must another key come before those with this label? */
+static bool out_of_turn(const mf__keys *k, const mf__key_sets *sets, uint64_t reg, uint32_t label) {
+    return sets->ordered && label > (reg ? sets->sets[reg].first_missing : k->first_required);
+}
+
 /* May declared key i come now? */
 static bool allows(const mf__keys *k, const mf__key_sets *sets, uint64_t reg, uint32_t i) {
-    if (has(sets, reg, i)) return false;
+    if (has(sets, reg, i) || out_of_turn(k, sets, reg, i)) return false;
     return k->max < 0 || fits(k, sets, reg, k->required[i / 64] >> i % 64 & 1, true);
 }
 
 bool mf__keys_others(const mf__keys *k, const mf__key_sets *sets, uint64_t reg) {
     bool first = !reg || sets->sets[reg].n_others == 0;
-    return k->others && (k->max < 0 || fits(k, sets, reg, false, first));
+    if (!k->others || out_of_turn(k, sets, reg, k->n_declared)) return false;
+    return k->max < 0 || fits(k, sets, reg, false, first);
 }
 
 static bool any_key(const mf__grammar *g, const mf__keys *k, const mf__key_sets *sets, const mf__state *s,

@@ -14,10 +14,13 @@ void mf__lang_free(mf__lang *l) {
     *l = (mf__lang){0};
 }
 
-mf_status mf__lang_make(mf__lang *l, uint32_t n_states, uint32_t n_classes, uint32_t n_cuts, mf_error *err) {
+static mf_status too_large(mf_error *err) {
+    return mf__fail(err, MF_E_LIMIT, "a pattern, or what is asked of a string together, is too large");
+}
+
+static mf_status make(mf__lang *l, uint32_t n_states, uint32_t n_classes, uint32_t n_cuts, mf_error *err) {
     *l = (mf__lang){.n_states = n_states, .n_classes = n_classes, .n_cuts = n_cuts, .start = 1};
-    if (n_states > MF__LANG_MAX_STATES || (uint64_t)n_states * n_classes > MAX_TABLE)
-        return mf__fail(err, MF_E_LIMIT, "a pattern, or what is asked of a string together, is too large");
+    if ((uint64_t)n_states * n_classes > MAX_TABLE) return too_large(err);
     l->cuts = calloc((size_t)n_cuts + 1, sizeof *l->cuts);
     l->class = calloc((size_t)n_cuts + 1, sizeof *l->class);
     l->to = calloc((size_t)n_states * n_classes + 1, sizeof *l->to);
@@ -25,6 +28,11 @@ mf_status mf__lang_make(mf__lang *l, uint32_t n_states, uint32_t n_classes, uint
     if (l->cuts && l->class && l->to && l->label) return MF_OK;
     mf__lang_free(l);
     return mf__fail(err, MF_E_NOMEM, "no memory for a pattern");
+}
+
+mf_status mf__lang_make(mf__lang *l, uint32_t n_states, uint32_t n_classes, uint32_t n_cuts, mf_error *err) {
+    if (n_states > MF__LANG_MAX_STATES) return *l = (mf__lang){0}, too_large(err);
+    return make(l, n_states, n_classes, n_cuts, err);
 }
 
 mf_status mf__lang_any(mf__lang *out, mf_error *err) {
@@ -50,34 +58,20 @@ static int compare_u32(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-mf_status mf__lang_text(const char *text, size_t size, mf__lang *out, mf_error *err) {
-    uint32_t n = 0, n_cuts = 0, c;
-    for (size_t i = 0; i < size; n++) i += (size_t)mf__utf8_decode(text + i, &c);
-    uint32_t *cuts = malloc(((size_t)n * 2 + 1) * sizeof *cuts);
-    if (!cuts) return mf__fail(err, MF_E_NOMEM, "no memory for a pattern");
+/* The runs of characters that texts tell apart; returns how many, each its own class. */
+static uint32_t find_cuts(const mf__text_span *texts, size_t n, uint32_t *cuts) {
+    uint32_t n_cuts = 0, unique = 0, c;
     cuts[n_cuts++] = 0;
-    for (size_t i = 0; i < size;) {
-        i += (size_t)mf__utf8_decode(text + i, &c);
-        cuts[n_cuts++] = c;
-        cuts[n_cuts++] = c + 1;
-    }
+    for (size_t k = 0; k < n; k++)
+        for (size_t i = 0; i < texts[k].size;) {
+            i += (size_t)mf__utf8_decode(texts[k].s + i, &c);
+            cuts[n_cuts++] = c;
+            cuts[n_cuts++] = c + 1;
+        }
     qsort(cuts, n_cuts, sizeof *cuts, compare_u32);
-    uint32_t unique = 0;
     for (uint32_t i = 0; i < n_cuts; i++)
         if (unique == 0 || cuts[unique - 1] != cuts[i]) cuts[unique++] = cuts[i];
-    mf_status status = mf__lang_make(out, n + 2, unique, unique, err);
-    if (status == MF_OK) {
-        for (uint32_t i = 0; i < unique; i++) out->cuts[i] = cuts[i], out->class[i] = i;
-        uint32_t at = 1;
-        for (size_t i = 0; i < size; at++) {
-            i += (size_t)mf__utf8_decode(text + i, &c);
-            for (uint32_t k = 0; k < unique; k++)
-                if (cuts[k] == c) out->to[at * unique + k] = at + 1;
-        }
-        out->label[at] = 1;
-    }
-    free(cuts);
-    return status;
+    return unique;
 }
 
 static uint32_t class_of(const mf__lang *l, uint32_t c) {
@@ -90,6 +84,35 @@ static uint32_t class_of(const mf__lang *l, uint32_t c) {
             hi = middle;
     }
     return l->class[lo];
+}
+
+mf_status mf__lang_texts(const mf__text_span *texts, size_t n, mf__lang *out, mf_error *err) {
+    size_t size = 0;
+    uint32_t used = 2, c;
+    *out = (mf__lang){0};
+    for (size_t k = 0; k < n; k++) size += texts[k].size;
+    if (size >= MAX_TABLE) return mf__fail(err, MF_E_LIMIT, "listed strings of %zu bytes together", size);
+    uint32_t *cuts = malloc((size * 2 + 1) * sizeof *cuts);
+    if (!cuts) return mf__fail(err, MF_E_NOMEM, "no memory for a pattern");
+    uint32_t n_cuts = find_cuts(texts, n, cuts);
+    mf_status status = make(out, (uint32_t)size + 2, n_cuts, n_cuts, err); /* a tree: at most a state a byte */
+    for (uint32_t i = 0; status == MF_OK && i < n_cuts; i++) out->cuts[i] = cuts[i], out->class[i] = i;
+    free(cuts);
+    for (size_t k = 0; status == MF_OK && k < n; k++) {
+        uint32_t at = 1;
+        for (size_t i = 0; i < texts[k].size;) {
+            i += (size_t)mf__utf8_decode(texts[k].s + i, &c);
+            uint32_t *to = &out->to[(size_t)at * n_cuts + class_of(out, c)];
+            if (!*to) *to = used++;
+            at = *to;
+        }
+        out->label[at] = 1;
+    }
+    if (status == MF_OK) out->n_states = used;
+    if (status == MF_OK && used > MF__LANG_MAX_STATES) status = mf__lang_minimise(out, err);
+    if (status == MF_OK && out->n_states > MF__LANG_MAX_STATES) status = too_large(err);
+    if (status != MF_OK) mf__lang_free(out);
+    return status;
 }
 
 uint32_t mf__lang_next(const mf__lang *l, uint32_t state, uint32_t c) {
@@ -345,50 +368,50 @@ bool mf__lang_gapless(const mf__lang *l) {
     return fine;
 }
 
-bool mf__lang_is_empty(const mf__lang *l) {
-    uint8_t *seen = calloc(l->n_states + 1, 1);
-    uint32_t *todo = malloc(((size_t)l->n_states + 1) * sizeof *todo), n = 0;
-    bool empty = true;
-    if (seen && todo) {
-        seen[l->start] = 1;
-        todo[n++] = l->start;
-        while (n && empty) {
-            uint32_t s = todo[--n];
-            empty = !l->label[s];
-            for (uint32_t k = 0; k < l->n_classes; k++) {
-                uint32_t to = l->to[s * l->n_classes + k];
-                if (to && !seen[to]) seen[to] = 1, todo[n++] = to;
-            }
-        }
-    } else {
-        empty = false;
-    }
-    free(seen);
-    free(todo);
-    return empty;
-}
-
 /* ---- as bytes ---------------------------------------------------------------------------------------------------- */
 
-/* The characters of one state, set by set of those that lead to the same. */
-static mf_status fill_state(mf__nfa *n, const mf__lang *l, nfa_form form, uint32_t s, const uint32_t *state) {
+typedef struct cut_target {
+    uint32_t to, cut;
+} cut_target;
+
+static int by_target(const void *a, const void *b) {
+    const cut_target *x = a, *y = b;
+    if (x->to != y->to) return x->to < y->to ? -1 : 1;
+    return x->cut < y->cut ? -1 : x->cut > y->cut;
+}
+
+mf_status mf__lang_targets(const mf__lang *l, uint32_t s, mf__lang_target_fn *fn, void *user, mf_error *err) {
     const uint32_t *to = l->to + (size_t)s * l->n_classes;
-    for (uint32_t k = 0; k < l->n_classes; k++) {
-        bool first = to[k] != 0;
-        for (uint32_t j = 0; j < k && first; j++) first = to[j] != to[k];
-        if (!first || state[to[k]] == MF__NEVER) continue;
+    cut_target *all = malloc(((size_t)l->n_cuts + 1) * sizeof *all);
+    uint32_t n = 0;
+    mf_status status = all ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for a pattern");
+    for (uint32_t i = 0; all && i < l->n_cuts; i++)
+        if (to[l->class[i]]) all[n++] = (cut_target){to[l->class[i]], i};
+    if (n > 1) qsort(all, n, sizeof *all, by_target);
+    for (uint32_t i = 0, end; status == MF_OK && i < n; i = end) {
         mf__uset set = {0};
-        mf_status status = MF_OK;
-        for (uint32_t i = 0; status == MF_OK && i < l->n_cuts; i++) {
-            uint32_t lo = l->cuts[i] ? l->cuts[i] : 1,
-                     hi = i + 1 < l->n_cuts ? l->cuts[i + 1] - 1 : MF__UNICODE_END - 1;
-            if (to[l->class[i]] == to[k] && lo <= hi) status = mf__uset_add(&set, lo, hi, n->err);
+        for (end = i; status == MF_OK && end < n && all[end].to == all[i].to; end++) {
+            uint32_t cut = all[end].cut, lo = l->cuts[cut] ? l->cuts[cut] : 1;
+            uint32_t hi = cut + 1 < l->n_cuts ? l->cuts[cut + 1] - 1 : MF__UNICODE_END - 1;
+            if (lo <= hi) status = mf__uset_add(&set, lo, hi, err);
         }
-        if (status == MF_OK) status = mf__nfa_chars(n, state[s], &set, form, state[to[k]]);
+        if (status == MF_OK && set.n) status = fn(user, all[i].to, &set);
         mf__uset_free(&set);
-        MF__TRY(status);
     }
-    return MF_OK;
+    free(all);
+    return status;
+}
+
+typedef struct filling {
+    mf__nfa *n;
+    nfa_form form;
+    const uint32_t *state; /* of the automaton, per state of the set; MF__NEVER: none */
+    uint32_t from;
+} filling;
+
+static mf_status fill_target(void *user, uint32_t to, mf__uset *set) {
+    const filling *f = user;
+    return f->state[to] == MF__NEVER ? MF_OK : mf__nfa_chars(f->n, f->from, set, f->form, f->state[to]);
 }
 
 /* States that lead to the end; the others get none in the automaton. */
@@ -414,7 +437,8 @@ mf_status mf__lang_fill(mf__nfa *n, const mf__lang *l, nfa_form form, bool count
     }
     for (uint32_t s = 1; status == MF_OK && s < l->n_states; s++) {
         if (state[s] == MF__NEVER) continue;
-        status = fill_state(n, l, form, s, state);
+        filling f = {n, form, state, state[s]};
+        status = mf__lang_targets(l, s, fill_target, &f, n->err);
         if (status == MF_OK && l->label[s]) status = mf__nfa_empty(n, state[s], to);
     }
     if (status == MF_OK && state[l->start] != MF__NEVER) status = mf__nfa_empty(n, from, state[l->start]);

@@ -27,9 +27,13 @@ static void forget(mf__mask_cache *c) {
     c->n = 0;
 }
 
-void mf__masks_deinit(mf__masks *k) {
+void mf__masks_forget(mf__masks *k) {
     forget(&k->whole);
     forget(&k->alone);
+}
+
+void mf__masks_deinit(mf__masks *k) {
+    mf__masks_forget(k);
     free(k->path);
     free(k->tables);
     free(k->ends);

@@ -41,6 +41,7 @@ typedef struct mf__masks {
 
 mf_status mf__masks_init(mf__masks *k, const mf__token_trie *trie, int32_t n_vocab, mf_error *err);
 void mf__masks_deinit(mf__masks *k);
+void mf__masks_forget(mf__masks *k); /* what was kept is not true any more */
 
 /* Adds the tokens that may follow at a place to mask, n_words long. */
 mf_status mf__masks_add(mf__masks *k, mf__machine *m, const mf__place *at, uint32_t *mask, mf_error *err);

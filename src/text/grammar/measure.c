@@ -5,6 +5,7 @@
 #include "text/grammar/automaton.h"
 
 #define MAX_EMPTY 1000
+#define MAX_REACH (1u << 24) /* bytes of all names of properties */
 
 void mf__grammar_free(mf__grammar *g) {
     if (!g) return;
@@ -30,18 +31,19 @@ static uint32_t add_up(uint64_t a, uint64_t b) {
     return a >= MF__NEVER || b >= MF__NEVER ? MF__NEVER : a + b < MF__NEVER / 2 ? (uint32_t)(a + b) : MF__NEVER / 2;
 }
 
-/* The states of rule r are base[r] .. base[r + 1]. */
+/* The states of rule r are base[r] .. base[r + 1]; the rules that call it are callers[first_caller[r]] .. of r + 1. */
 typedef struct measure {
     mf__grammar *g;
     uint32_t *base;
+    uint32_t *first_caller, *callers;
+    bool *dirty; /* per rule: what it calls has become shorter */
 } measure;
 
 /* ---- distances --------------------------------------------------------------------------------------------------- */
 
-/* One pass over a rule, from the back; true: something got shorter. */
-static bool shorten_states(measure *m, uint32_t rule) {
+/* The states of one rule, from the back, until nothing gets shorter. */
+static void shorten_states(measure *m, uint32_t rule) {
     mf__grammar *g = m->g;
-    bool any = false;
     for (bool changed = true; changed;) {
         changed = false;
         for (uint32_t i = m->base[rule + 1]; i-- > m->base[rule];) {
@@ -56,10 +58,9 @@ static bool shorten_states(measure *m, uint32_t rule) {
                 uint32_t d = add_up(g->states[c->to].distance, g->rules[c->rule].shortest);
                 if (d < best) best = d;
             }
-            if (best < s->distance) s->distance = best, changed = any = true;
+            if (best < s->distance) s->distance = best, changed = true;
         }
     }
-    return any;
 }
 
 /* Bytes from one count to the next at least. */
@@ -114,27 +115,59 @@ static bool measure_keys(mf__grammar *g, mf__keys *k) {
     return fine && possible + k->others >= k->min;
 }
 
+/* Who calls whom; a rule is there as often as it calls. */
+static mf_status find_callers(measure *m, mf_error *err) {
+    const mf__grammar *g = m->g;
+    m->first_caller = calloc((size_t)g->n_rules + 2, sizeof *m->first_caller);
+    m->callers = malloc(((size_t)g->n_calls + 1) * sizeof *m->callers);
+    m->dirty = malloc((size_t)g->n_rules + 1);
+    if (!m->first_caller || !m->callers || !m->dirty) return mf__fail(err, MF_E_NOMEM, "no memory for a grammar");
+    memset(m->dirty, true, g->n_rules);
+    for (uint32_t i = 0; i < g->n_calls; i++) m->first_caller[g->calls[i].rule + 2]++;
+    for (uint32_t r = 2; r <= g->n_rules; r++) m->first_caller[r] += m->first_caller[r - 1];
+    for (uint32_t i = 0; i < g->n_states; i++) /* counts up first_caller[rule + 1] to its final value */
+        for (uint32_t e = 0; e < g->states[i].n_calls; e++)
+            m->callers[m->first_caller[g->calls[g->states[i].calls + e].rule + 1]++] = g->states[i].rule;
+    return MF_OK;
+}
+
+/* True: its shortest text got shorter. */
 static bool shorten_rule(measure *m, uint32_t rule, uint32_t *scratch) {
     mf__grammar *g = m->g;
     const mf__key_sets none = {0};
     mf__rule *r = &g->rules[rule];
     const mf__state *start = &g->states[r->start];
-    bool any = shorten_states(m, rule);
+    shorten_states(m, rule);
     uint64_t d = start->distance;
     if (r->kind == MF__RULE_COUNTED) {
         if ((r->max >= 0 && (int64_t)start->least > r->max) ||
             (start->most != MF__NEVER && (int64_t)start->most < r->min))
-            return any;
+            return false;
         r->per_count = start->least < (uint64_t)r->min ? cycle_of(m, rule, scratch) : 0;
         if (d != MF__NEVER && start->least < (uint64_t)r->min)
             d = r->per_count == MF__NEVER ? MF__NEVER : mf__state_distance(g, &none, start, 0);
     } else if (r->kind == MF__RULE_OBJECT) {
-        if (!measure_keys(g, r->keys)) return any;
+        if (!measure_keys(g, r->keys)) return false;
         if (d != MF__NEVER) d = mf__state_distance(g, &none, start, 0);
     }
     d = d >= MF__NEVER / 2 && d != MF__NEVER ? MF__NEVER / 2 : d;
-    if (d < r->shortest) r->shortest = (uint32_t)d, any = true;
-    return any;
+    if (d >= r->shortest) return false;
+    r->shortest = (uint32_t)d;
+    return true;
+}
+
+/* Until nothing gets shorter. Rules call mostly those behind them. */
+static void shorten_all(measure *m, uint32_t *scratch) {
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t r = m->g->n_rules; r-- > 0;) {
+            if (!m->dirty[r]) continue;
+            m->dirty[r] = false;
+            if (!shorten_rule(m, r, scratch)) continue;
+            for (uint32_t i = m->first_caller[r]; i < m->first_caller[r + 1]; i++) m->dirty[m->callers[i]] = true;
+            changed = true;
+        }
+    }
 }
 
 /* Counts on the way to the end, least and most; as many as the rule needs are any number. */
@@ -293,6 +326,8 @@ static mf_status find_reach(measure *m, uint32_t rule, mf_error *err) {
         total += g->states[i].n_reach;
         g->states[i].n_reach = 0;
     }
+    if (total > MAX_REACH - g->n_reach)
+        return mf__fail(err, MF_E_LIMIT, "the names of all properties together are too long");
     uint32_t *more = realloc(g->reach, ((size_t)g->n_reach + total + 1) * sizeof *more);
     if (!more) return mf__fail(err, MF_E_NOMEM, "no memory for a grammar");
     g->reach = more;
@@ -392,10 +427,8 @@ static mf_status measure_all(measure *m, uint32_t *scratch, mf_error *err) {
         if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r);
         if (g->rules[r].kind == MF__RULE_OBJECT) find_labels(m, r, scratch);
     }
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (uint32_t r = g->n_rules; r-- > 0;) changed = shorten_rule(m, r, scratch) || changed;
-    }
+    MF__TRY(find_callers(m, err));
+    shorten_all(m, scratch);
     if (g->rules[g->root].shortest == MF__NEVER)
         return mf__fail(err, MF_E_INVALID, "no text satisfies the schema or grammar");
     prune(g);
@@ -430,6 +463,9 @@ mf_status mf__grammar_measure(mf__grammar *g, mf_error *err) {
         status = mf__fail(err, MF_E_NOMEM, "no memory for a grammar");
     }
     free(m.base);
+    free(m.first_caller);
+    free(m.callers);
+    free(m.dirty);
     free(scratch);
     return status;
 }

@@ -10,6 +10,7 @@
 
 #define MAX_CHAR_STATES 60000
 #define MAX_WORK (1u << 25)
+#define LARGE_COUNT 1000 /* repetitions that are counted rather than copied, where that can be done */
 
 typedef enum edge_kind { ALWAYS, AT_BEGIN, AT_END } edge_kind;
 
@@ -380,10 +381,76 @@ static mf_status choice_lang(mf__regex *r, uint32_t root, bool search, mf__lang 
     return status;
 }
 
+/* ---- counts ------------------------------------------------------------------------------------------------------ */
+
+/* How many characters all strings of a tree have; -1: not all the same, or very many. */
+static int64_t width_of(const mf__regex *r, uint32_t node) {
+    const regex_node *n = &r->nodes[node];
+    int64_t a, b;
+    switch ((regex_kind)n->kind) {
+    case REGEX_SET: return 1;
+    case REGEX_THEN:
+        a = width_of(r, n->a), b = width_of(r, n->b);
+        return a < 0 || b < 0 || a + b > MAX_CHAR_STATES ? -1 : a + b;
+    case REGEX_OR: a = width_of(r, n->a), b = width_of(r, n->b); return a == b ? a : -1;
+    case REGEX_REPEAT:
+        a = n->min == n->max && n->max <= MAX_CHAR_STATES ? width_of(r, n->a) : -1;
+        return a < 0 || a * n->max > MAX_CHAR_STATES ? -1 : a * n->max;
+    default: return 0;
+    }
+}
+
+/* A sequence whose parts all have one width but for a character that is repeated up to very many times: how many times
+ * shows in how long the string is. The repetition becomes any number, and *min and *max the lengths. */
+static void take_count(mf__regex *r, bool search, int64_t *min, int64_t *max) {
+    regex_node *large = NULL;
+    int64_t others = 0;
+    bool begins = !search, ends = !search, more = true;
+    for (uint32_t node = r->root; more; node = r->nodes[node].a) { /* from the last part to the first */
+        more = r->nodes[node].kind == REGEX_THEN;
+        uint32_t part = more ? r->nodes[node].b : node;
+        regex_node *p = &r->nodes[part];
+        if (p->kind == REGEX_EMPTY) continue;
+        if (!large && others == 0 && p->kind == REGEX_END) ends = true;
+        if (!ends) return;
+        begins = !search || p->kind == REGEX_BEGIN;
+        if (!large && p->kind == REGEX_REPEAT && (p->max < 0 ? p->min : p->max) > LARGE_COUNT &&
+            width_of(r, p->a) == 1) {
+            large = p;
+            continue;
+        }
+        int64_t width = width_of(r, part);
+        if (width < 0) return;
+        others += width;
+    }
+    if (!large || !begins) return;
+    *min = others + large->min;
+    *max = large->max < 0 ? -1 : others + large->max;
+    large->min = 0;
+    large->max = -1;
+}
+
+/* At an end where anything may stand beside it, more of the same says nothing. */
+static void trim_ends(mf__regex *r, uint32_t node) {
+    if (r->nodes[node].kind == REGEX_OR) {
+        uint32_t b = r->nodes[node].b;
+        trim_ends(r, r->nodes[node].a);
+        trim_ends(r, b);
+        return;
+    }
+    for (int right = 0; right < 2; right++) {
+        regex_node *part = end_part(r, node, right);
+        if (part->kind == REGEX_REPEAT) part->max = part->min;
+    }
+}
+
 mf_status mf__lang_regex(const char *pattern, size_t size, mf__lang_options o, mf__lang *out, mf_error *err) {
     mf__regex r;
     *out = (mf__lang){0};
+    if (o.min) *o.min = 0, *o.max = -1;
     MF__TRY(mf__regex_parse(pattern, size, o.wide, &r, err));
+    if (o.min) take_count(&r, o.search, o.min, o.max);
+    if (o.search) trim_ends(&r, r.root);
     mf_status status = choice_lang(&r, r.root, o.search, out, err);
     if (status == MF_OK) status = mf__lang_minimise(out, err);
     mf__regex_free(&r);
@@ -395,10 +462,16 @@ mf_status mf__grammar_from_regex(const char *pattern, size_t size, mf__grammar *
     mf__nfa n;
     uint32_t rule;
     *out = NULL;
-    MF__TRY(mf__lang_regex(pattern, size, (mf__lang_options){0}, &lang, err));
+    int64_t min, max;
+    MF__TRY(mf__lang_regex(pattern, size, (mf__lang_options){.min = &min, .max = &max}, &lang, err));
+    bool counted = min > 0 || max >= 0;
     mf__nfa_init(&n, err);
-    mf_status status = mf__nfa_rule(&n, &rule);
-    if (status == MF_OK) status = mf__lang_fill(&n, &lang, NFA_PLAIN, false, n.rules[rule].start, n.rules[rule].end);
+    mf_status status = counted && !mf__lang_gapless(&lang)
+                           ? mf__fail(err, MF_E_LIMIT, "the regular expression is too large: counts multiply")
+                           : mf__nfa_rule(&n, &rule);
+    if (status == MF_OK && counted)
+        n.rules[rule].kind = MF__RULE_COUNTED, n.rules[rule].min = min, n.rules[rule].max = max;
+    if (status == MF_OK) status = mf__lang_fill(&n, &lang, NFA_PLAIN, counted, n.rules[rule].start, n.rules[rule].end);
     if (status == MF_OK) status = mf__nfa_finish(&n, out);
     mf__nfa_deinit(&n);
     mf__lang_free(&lang);

@@ -1,13 +1,15 @@
-/* JSON Schema: goals to rules, strings, the common rules. See schema.h. */
+/* JSON Schema: goals to rules, listed values, the common rules. See schema.h. */
 #include "text/grammar/schema.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_GOALS 30000
 #define MAX_INDENT 40
-#define PRODUCT 6000 /* states of a pattern times a length up to which both are multiplied */
+#define MAX_COMPARED 50000000u
+#define MAX_COUNT 9e15 /* larger ones are the same: nobody writes so much */
 
 /* ---- keywords ---------------------------------------------------------------------------------------------------- */
 
@@ -78,9 +80,9 @@ mf_status mf__schema_count(mf__schemas *c, const json_t *schema, const char *key
     *out = missing;
     if (!v) return MF_OK;
     double d = json_number_value(v);
-    if (!json_is_number(v) || d < 0 || d != (double)(int64_t)d || d > 9e15)
+    if (!json_is_number(v) || !(d >= 0) || floor(d) != d)
         return mf__schema_fail(c, MF_E_FORMAT, schema, key, "is not a count");
-    *out = json_is_integer(v) ? json_integer_value(v) : (int64_t)d;
+    *out = d >= MAX_COUNT ? (int64_t)MAX_COUNT : json_is_integer(v) ? json_integer_value(v) : (int64_t)d;
     return MF_OK;
 }
 
@@ -128,6 +130,12 @@ mf_status mf__schema_note(mf__schemas *c, const json_t *node, const char *key, c
     if (c->notes.size > 4000) return MF_OK; /* enough to see what is wrong */
     place_of(c, node, place);
     return mf__strbuf_printf(&c->notes, c->err, "%s: \"%s\" %s\n", place, key, what);
+}
+
+mf_status mf__schema_pay(mf__schemas *c, const json_t *value, uint64_t a, uint64_t b) {
+    c->compared += a && b > MAX_COMPARED / a ? MAX_COMPARED : a * b;
+    if (c->compared <= MAX_COMPARED) return MF_OK;
+    return value ? mf__schema_fail(c, MF_E_LIMIT, value, NULL, "has too many values to compare") : MF_E_LIMIT;
 }
 
 /* ---- common rules ------------------------------------------------------------------------------------------------ */
@@ -220,184 +228,6 @@ static mf_status make_common(mf__schemas *c) {
     return MF_OK;
 }
 
-/* ---- strings ----------------------------------------------------------------------------------------------------- */
-
-static mf_status restrict_regex(mf__schemas *c, const fact *f, const char *key, const char *pattern, size_t size,
-                                bool search, mf__lang *lang) {
-    mf__lang one;
-    bool negated = f->kind == FACT_NOT;
-    mf_status status =
-        mf__lang_regex(pattern, size, (mf__lang_options){.search = search, .wide = negated}, &one, c->err);
-    if (status != MF_OK) return mf__schema_fail(c, status, f->of.node, key, "cannot be used");
-    if (!lang->n_states && !negated) return *lang = one, MF_OK;
-    if (!lang->n_states) status = mf__lang_any(lang, c->err);
-    if (status == MF_OK) status = mf__lang_restrict(lang, &one, negated ? MF__LANG_AND_NOT : MF__LANG_AND, c->err);
-    mf__lang_free(&one);
-    return status;
-}
-
-static mf_status apply_format(mf__schemas *c, const fact *f, mf__lang *lang) {
-    const json_t *format = json_object_get(f->of.node, "format");
-    const char *name = json_string_value(format), *pattern = name ? mf__format_pattern(name) : NULL;
-    char what[128];
-    if (pattern) return restrict_regex(c, f, "format", pattern, strlen(pattern), false, lang);
-    if (!name) return MF_OK;
-    snprintf(what, sizeof what, "\"%.60s\" is not enforced", name);
-    if (c->options.strict) return mf__schema_fail(c, MF_E_UNSUPPORTED, f->of.node, "format", what);
-    return c->probing ? MF_OK : mf__schema_note(c, f->of.node, "format", what);
-}
-
-static mf_status apply_lengths(mf__schemas *c, const fact *f, int64_t *min, int64_t *max) {
-    int64_t least, most;
-    bool negated = f->kind == FACT_NOT;
-    MF__TRY(mf__schema_count(c, f->of.node, "minLength", 0, &least));
-    MF__TRY(mf__schema_count(c, f->of.node, "maxLength", -1, &most));
-    if (negated && f->key[1] == 'i') most = least - 1, least = 0;
-    if (negated && f->key[1] == 'a') least = most + 1, most = -1;
-    if (negated && most < -1) return *min = 1, *max = 0, MF_OK;
-    if (negated && f->key[1] == 'i' && most == -1) return *min = 1, *max = 0, MF_OK; /* minLength 0 always holds */
-    if (least > *min) *min = least;
-    if (most >= 0 && (*max < 0 || most < *max)) *max = most;
-    return MF_OK;
-}
-
-/* lengths: they become part of the set; else *min and *max have them. A set without states: any string. */
-mf_status mf__schema_string_lang(mf__schemas *c, const conjunction *j, bool lengths, mf__lang *out, int64_t *min,
-                                 int64_t *max) {
-    mf__lang lang = {0}, length = {0};
-    mf_status status = MF_OK;
-    *min = 0;
-    *max = -1;
-    for (uint32_t i = 0; status == MF_OK && i < j->n_facts; i++) {
-        const fact *f = &j->facts[i];
-        if (f->kind != FACT_GROUP && f->kind != FACT_NOT) continue;
-        const json_t *pattern = json_object_get(f->of.node, "pattern");
-        bool group = f->kind == FACT_GROUP;
-        if (pattern && (group || strcmp(f->key, "pattern") == 0)) {
-            status = json_is_string(pattern)
-                         ? restrict_regex(c, f, "pattern", json_string_value(pattern), json_string_length(pattern),
-                                          true, &lang)
-                         : mf__schema_fail(c, MF_E_FORMAT, f->of.node, "pattern", "is not a string");
-        }
-        if (status == MF_OK && (group || strcmp(f->key, "format") == 0)) status = apply_format(c, f, &lang);
-        if (status == MF_OK && (group || strstr(f->key, "Length"))) status = apply_lengths(c, f, min, max);
-    }
-    for (size_t i = 0; status == MF_OK && i < json_array_size(j->excluded); i++) {
-        const json_t *v = json_array_get(j->excluded, i);
-        mf__lang one = {0};
-        if (!json_is_string(v)) continue;
-        if (!lang.n_states) status = mf__lang_any(&lang, c->err);
-        if (status == MF_OK) status = mf__lang_text(json_string_value(v), json_string_length(v), &one, c->err);
-        if (status == MF_OK) status = mf__lang_restrict(&lang, &one, MF__LANG_AND_NOT, c->err);
-        mf__lang_free(&one);
-    }
-    if (status == MF_OK && lengths && (*min > 0 || *max >= 0)) {
-        status = *max >= 0 && *min > *max ? mf__lang_text("", 0, &length, c->err)
-                                          : mf__lang_lengths(*min, *max, &length, c->err);
-        if (status == MF_OK && *max >= 0 && *min > *max) length.label[1] = 0; /* nothing */
-        if (status == MF_OK && !lang.n_states) status = mf__lang_any(&lang, c->err);
-        if (status == MF_OK) status = mf__lang_restrict(&lang, &length, MF__LANG_AND, c->err);
-        mf__lang_free(&length);
-    }
-    if (status != MF_OK) return mf__lang_free(&lang), status;
-    *out = lang;
-    return MF_OK;
-}
-
-/* Quotes around the strings of a set; min and max count characters. */
-static mf_status quoted(mf__schemas *c, const mf__lang *lang, bool counted, int64_t min, int64_t max, uint32_t from,
-                        uint32_t to) {
-    mf__nfa *n = c->n;
-    uint32_t rule = 0, at = from, start = from, end, close;
-    if (counted) {
-        MF__TRY(mf__nfa_rule(n, &rule));
-        n->rules[rule].kind = MF__RULE_COUNTED;
-        n->rules[rule].min = min;
-        n->rules[rule].max = max;
-        at = start = n->rules[rule].start;
-        end = n->rules[rule].end;
-    } else {
-        end = to;
-    }
-    MF__TRY(mf__nfa_then_text(n, &at, "\"", 1));
-    MF__TRY(mf__nfa_state(n, &close));
-    MF__TRY(mf__lang_fill(n, lang, NFA_JSON_ESCAPES, counted, at, close));
-    MF__TRY(mf__nfa_text(n, close, "\"", 1, end));
-    (void)start;
-    return counted ? mf__nfa_call(n, from, rule, to) : MF_OK;
-}
-
-static mf_status make_string(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
-    mf__lang lang, any;
-    int64_t min, max;
-    MF__TRY(mf__schema_string_lang(c, j, false, &lang, &min, &max));
-    if (max >= 0 && min > max) return mf__lang_free(&lang), MF_OK;
-    mf_status status;
-    if (!lang.n_states && min == 0 && max < 0) {
-        status = mf__nfa_call(c->n, from, c->string, to);
-    } else if (!lang.n_states) {
-        MF__TRY(mf__lang_any(&any, c->err));
-        status = quoted(c, &any, true, min, max, from, to);
-        mf__lang_free(&any);
-    } else if (min == 0 && max < 0) {
-        status = quoted(c, &lang, false, 0, -1, from, to);
-    } else if (mf__lang_gapless(&lang)) {
-        status = quoted(c, &lang, true, min, max, from, to);
-    } else if (lang.n_states * (uint64_t)(max < 0 ? min : max) <= PRODUCT * 10) {
-        mf__lang length;
-        status = mf__lang_lengths(min, max, &length, c->err);
-        if (status == MF_OK) status = mf__lang_restrict(&lang, &length, MF__LANG_AND, c->err);
-        mf__lang_free(&length);
-        if (status == MF_OK) status = quoted(c, &lang, false, 0, -1, from, to);
-    } else {
-        status = mf__schema_fail(c, MF_E_LIMIT, j->facts[0].of.node, "pattern", "and lengths together are too large");
-    }
-    mf__lang_free(&lang);
-    return status;
-}
-
-/* What is asked of a string, as a text: the same strings have one rule. */
-static mf_status string_key(mf__schemas *c, const conjunction *j, mf__strbuf *out) {
-    static const char *const keys[] = {"pattern", "format", "minLength", "maxLength"};
-    for (uint32_t i = 0; i < j->n_facts; i++)
-        for (size_t k = 0; k < MF__COUNT(keys); k++) {
-            const fact *f = &j->facts[i];
-            const json_t *v = f->kind == FACT_GROUP || (f->kind == FACT_NOT && strcmp(f->key, keys[k]) == 0)
-                                  ? json_object_get(f->of.node, keys[k])
-                                  : NULL;
-            char *text = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
-            if (text) MF__TRY(mf__strbuf_printf(out, c->err, "%d%zu%s ", (int)f->kind, k, text));
-            free(text);
-        }
-    for (size_t i = 0; i < json_array_size(j->excluded); i++) {
-        const json_t *v = json_array_get(j->excluded, i);
-        char *text = json_is_string(v) ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
-        if (text) MF__TRY(mf__strbuf_printf(out, c->err, "-%s ", text));
-        free(text);
-    }
-    return MF_OK;
-}
-
-mf_status mf__schema_string(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
-    mf__strbuf key = {0};
-    uint32_t rule = 0;
-    mf_status status = string_key(c, j, &key);
-    const json_t *known = key.size ? json_object_get(c->strings, key.data) : NULL;
-    if (status == MF_OK && !key.size) {
-        rule = c->string;
-    } else if (status == MF_OK && known) {
-        rule = (uint32_t)json_integer_value(known);
-    } else if (status == MF_OK) {
-        status = mf__nfa_rule(c->n, &rule);
-        nfa_rule r = status == MF_OK ? c->n->rules[rule] : (nfa_rule){0};
-        if (status == MF_OK) status = make_string(c, j, r.start, r.end);
-        if (status == MF_OK && json_object_set_new(c->strings, key.data, json_integer(rule)) != 0)
-            status = mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
-    }
-    mf__strbuf_free(&key);
-    return status == MF_OK ? mf__nfa_call(c->n, from, rule, to) : status;
-}
-
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static mf_status string_literal(mf__schemas *c, const json_t *value, uint32_t from, uint32_t to) {
@@ -467,6 +297,7 @@ mf_status mf__schema_literal(mf__schemas *c, const json_t *value, uint32_t from,
 }
 
 static mf_status fill_values(mf__schemas *c, const conjunction *j, uint32_t from, uint32_t to) {
+    MF__TRY(mf__schema_pay(c, j->values, json_array_size(j->values), json_array_size(j->excluded)));
     for (size_t i = 0; i < json_array_size(j->values); i++) {
         const json_t *v = json_array_get(j->values, i);
         bool fine = (mf__json_types(v) & j->types) != 0;
@@ -651,6 +482,7 @@ void mf__schemas_free(mf__schemas *c) {
     free(c->scopes);
     free(c->goals);
     free(c->goal_slots);
+    for (size_t i = 0; i < MF__COUNT(c->patterns); i++) mf__pattern_set_free(&c->patterns[i]);
     mf__strbuf_free(&c->notes);
     json_decref(c->strings);
     free(c);

@@ -3,8 +3,8 @@
  *   schema_refs.c    $id, $anchor, $ref: what a reference means
  *   schema_expand.c  a goal (schemas that must hold, and that must not) --> alternatives, each a conjunction
  *   schema_value.c   is this value valid? For enum and const beside other keywords
- *   schema.c         alternatives --> rules; strings
- *   schema_number.c, schema_array.c, schema_object.c   the other types
+ *   schema.c         alternatives --> rules; listed values
+ *   schema_string.c, schema_number.c, schema_array.c, schema_object.c   the types
  *
  * A goal is a set of literals: schema objects with a sign. allOf, $ref, keywords beside each other only add literals;
  * anyOf, oneOf, if and dependencies split a goal into alternatives; not turns the sign. What a property or an item must
@@ -103,6 +103,16 @@ typedef struct mf__schema_options {
     bool strict; /* formats that are not enforced are refused */
 } mf__schema_options;
 
+/* A pattern that values are compared with: see mf__lang_options for the lengths. */
+typedef struct mf__pattern_set {
+    char *text; /* NULL: none */
+    size_t size;
+    bool search;
+    mf__lang lang;
+    int64_t min, max;
+} mf__pattern_set;
+void mf__pattern_set_free(mf__pattern_set *s); /* the parts */
+
 typedef struct mf__schemas {
     mf__nfa *n;
     mf__schema_options options;
@@ -118,10 +128,13 @@ typedef struct mf__schemas {
     uint32_t n_goals, goals_capacity, n_done;
     uint32_t *goal_slots, goal_mask;
     uint64_t work;                                                  /* alternatives looked at so far */
+    uint64_t compared;                                              /* values and names, see mf__schema_pay */
     int probing;                                                    /* inside a question whether alternatives overlap */
     uint32_t indent, string, number, integer, value, object, array; /* common rules */
     uint32_t never;                                                 /* a rule without texts */
     json_t *strings; /* rules of strings that were made, by what they ask for */
+    mf__pattern_set patterns[4];
+    uint32_t next_pattern;
     mf__strbuf notes;
     mf_error *err;
 } mf__schemas;
@@ -135,6 +148,10 @@ mf_status mf__schemas_finish(mf__schemas *c, mf__grammar **out);
 /* Errors that name the place: "JSON Schema: #/properties/a: ...". */
 mf_status mf__schema_fail(mf__schemas *c, mf_status status, const json_t *node, const char *key, const char *what);
 mf_status mf__schema_note(mf__schemas *c, const json_t *node, const char *key, const char *what);
+
+/* Before a by b comparisons: MF_E_LIMIT where all together take too long. value: what they are about, NULL if that need
+ * not be said. */
+mf_status mf__schema_pay(mf__schemas *c, const json_t *value, uint64_t a, uint64_t b);
 
 /* References. */
 mf_status mf__schema_resources(mf__schemas *c, const json_t *root);

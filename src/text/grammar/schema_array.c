@@ -253,7 +253,7 @@ static mf_status few_values(array_ctx *a, json_t *values, bool *few) {
     for (uint32_t i = 0; *few && i < list.n; i++) {
         const conjunction *j = &list.items[i];
         *few = j->values != NULL && !j->excluded && j->n_facts == 0;
-        for (size_t k = 0; *few && k < json_array_size(j->values); k++) {
+        for (size_t k = 0; *few && k < json_array_size(j->values) && json_array_size(values) <= MAX_UNIQUE; k++) {
             json_t *v = json_array_get(j->values, k);
             bool known = !(mf__json_types(v) & j->types);
             for (size_t m = 0; m < json_array_size(values) && !known; m++)

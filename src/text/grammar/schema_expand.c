@@ -8,6 +8,8 @@
 #define MAX_WORK 12000       /* alternatives of all goals together */
 #define MAX_ALTERNATIVES 600 /* of one goal */
 #define MAX_PROBE 48         /* ... of a question whether there are any */
+#define MAX_LITERALS 5000    /* schemas that must hold together */
+#define MAX_BRANCHES 1000    /* choices of one alternative */
 
 typedef enum branch_kind {
     ANY_OF,
@@ -118,6 +120,8 @@ static mf_status add_fact(mf__schemas *c, conjunction *j, fact f) {
 }
 
 static mf_status add_branch(mf__schemas *c, conjunction *j, branch b) {
+    if (j->n_branches == MAX_BRANCHES)
+        return mf__schema_fail(c, MF_E_LIMIT, b.of.node, b.key, "is one choice of too many");
     MF__TRY(room(c, (void **)&j->branches, &j->branches_capacity, j->n_branches + 1, sizeof *j->branches));
     j->branches[j->n_branches++] = b;
     return MF_OK;
@@ -129,6 +133,7 @@ static bool is_dead(const conjunction *j) {
 
 /* Only the listed values are left. */
 static mf_status keep_values(mf__schemas *c, conjunction *j, const json_t *list) {
+    MF__TRY(mf__schema_pay(c, list, json_array_size(list), json_array_size(j->values)));
     json_t *kept = json_array();
     if (!kept) return no_memory(c);
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -215,12 +220,12 @@ static mf_status hold(mf__schemas *c, conjunction *j, literal l, uint32_t scope)
     j->types &= mask;
     MF__TRY(hold_values(c, j, l));
     if (has_type_keywords(s)) MF__TRY(add_fact(c, j, (fact){.kind = FACT_GROUP, .of = l, .scope = scope}));
-    MF__TRY(hold_references(c, j, l, false, scope));
-    if ((list = json_object_get(s, "allOf"))) {
+    if ((list = json_object_get(s, "allOf"))) { /* the last is looked at first: so what they declare is in order */
         MF__TRY(check_list(c, l, "allOf", list));
-        for (size_t i = 0; i < json_array_size(list); i++)
+        for (size_t i = json_array_size(list); i-- > 0;)
             MF__TRY(add_child(c, j, l, json_array_get(list, i), false, scope));
     }
+    MF__TRY(hold_references(c, j, l, false, scope));
     if ((list = json_object_get(s, "anyOf"))) {
         MF__TRY(check_list(c, l, "anyOf", list));
         MF__TRY(add_branch(c, j, (branch){ANY_OF, l, "anyOf", list, scope}));
@@ -346,10 +351,12 @@ static mf_status settle(mf__schemas *c, conjunction *j) {
             return mf__schema_fail(c, MF_E_FORMAT, l.node, NULL,
                                    "is not a schema: neither an object nor true or false");
         MF__TRY(enter_scope(c, l, parent, &scope));
-        bool seen = false;
+        bool seen = json_object_size(l.node) == 0 && !l.negated;
         for (uint32_t i = 0; i < j->n_seen && !seen; i++)
             seen = j->seen[i].node == l.node && j->seen[i].negated == l.negated;
         if (seen) continue;
+        if (j->n_seen == MAX_LITERALS)
+            return mf__schema_fail(c, MF_E_LIMIT, l.node, NULL, "is one of too many schemas that hold together");
         MF__TRY(room(c, (void **)&j->seen, &j->seen_capacity, j->n_seen + 1, sizeof *j->seen));
         j->seen[j->n_seen++] = l;
         MF__TRY(l.negated ? refute(c, j, l, scope) : hold(c, j, l, scope));
@@ -397,10 +404,11 @@ static bool exclude_each_other(mf__schemas *c, const conjunction *j, literal a, 
 
 static mf_status split_one_of(mf__schemas *c, const conjunction *j, const branch *b, conjunctions *out) {
     size_t n = json_array_size(b->value);
+    if (n > MAX_ALTERNATIVES) return mf__schema_fail(c, MF_E_LIMIT, b->of.node, "oneOf", "has too many alternatives");
     bool *apart = calloc(n * n + 1, 1);
     mf_status status = apart ? MF_OK : no_memory(c);
     for (size_t i = 0; status == MF_OK && i < n; i++)
-        for (size_t k = 0; k < i; k++) {
+        for (size_t k = 0; k < i && c->work <= MAX_WORK; k++) {
             literal one = mf__literal_child(c, b->of, json_array_get(b->value, i));
             literal other = mf__literal_child(c, b->of, json_array_get(b->value, k));
             apart[i * n + k] = apart[k * n + i] = exclude_each_other(c, j, one, other);
@@ -545,6 +553,7 @@ static bool contradicts(mf__schemas *c, const conjunction *j, int depth) {
         const fact *f = &j->facts[i];
         const json_t *required = f->kind == FACT_GROUP ? json_object_get(f->of.node, "required") : NULL;
         size_t n = f->kind == FACT_REQUIRE ? 1 : json_array_size(required);
+        if (mf__schema_pay(c, NULL, n, j->n_facts) != MF_OK) return false; /* who knows */
         for (size_t k = 0; k < n; k++) {
             const char *key = f->kind == FACT_REQUIRE ? f->key : json_string_value(json_array_get(required, k));
             goal g = {0};

@@ -123,31 +123,34 @@ static mf_status read_facts(object_ctx *o) {
 
 /* ---- patterns ---------------------------------------------------------------------------------------------------- */
 
+/* Those of the listed values of a conjunction that are valid names. */
+static mf_status listed_names(object_ctx *o, const conjunction *j, mf__lang *out) {
+    size_t n = 0;
+    mf__text_span *texts = malloc((json_array_size(j->values) + 1) * sizeof *texts);
+    mf_status status = texts ? MF_OK : no_memory(o);
+    for (size_t k = 0; status == MF_OK && k < json_array_size(j->values); k++) {
+        const json_t *v = json_array_get(j->values, k);
+        bool fine = json_is_string(v);
+        for (uint32_t m = 0; status == MF_OK && fine && m < j->n_facts; m++)
+            status = mf__fact_accepts(o->c, &j->facts[m], v, &fine);
+        if (fine) texts[n++] = (mf__text_span){json_string_value(v), json_string_length(v)};
+    }
+    if (status == MF_OK) status = mf__lang_texts(texts, n, out, o->c->err);
+    free(texts);
+    return status;
+}
+
 /* The strings that a goal allows. */
 static mf_status names_lang(object_ctx *o, const goal *g, mf__lang *out) {
     conjunctions list;
     MF__TRY(mf__goal_expand(o->c, g, &list));
-    mf_status status = mf__lang_text("", 0, out, o->c->err);
-    if (status == MF_OK) out->label[1] = 0; /* nothing yet */
+    mf_status status = mf__lang_texts(NULL, 0, out, o->c->err);
     for (uint32_t i = 0; status == MF_OK && i < list.n; i++) {
         const conjunction *j = &list.items[i];
         mf__lang one = {0};
         int64_t min, max;
         if (!(j->types & TYPE_STRING)) continue;
-        if (j->values) {
-            for (size_t k = 0; status == MF_OK && k < json_array_size(j->values); k++) {
-                const json_t *v = json_array_get(j->values, k);
-                bool fine = json_is_string(v);
-                for (uint32_t m = 0; status == MF_OK && fine && m < j->n_facts; m++)
-                    status = mf__fact_accepts(o->c, &j->facts[m], v, &fine);
-                if (status != MF_OK || !fine) continue;
-                status = mf__lang_text(json_string_value(v), json_string_length(v), &one, o->c->err);
-                if (status == MF_OK) status = mf__lang_restrict(out, &one, MF__LANG_OR, o->c->err);
-                mf__lang_free(&one);
-            }
-            continue;
-        }
-        status = mf__schema_string_lang(o->c, j, true, &one, &min, &max);
+        status = j->values ? listed_names(o, j, &one) : mf__schema_string_lang(o->c, j, true, &one, &min, &max);
         if (status == MF_OK && !one.n_states) status = mf__lang_any(&one, o->c->err);
         if (status == MF_OK) status = mf__lang_restrict(out, &one, MF__LANG_OR, o->c->err);
         mf__lang_free(&one);
@@ -308,8 +311,8 @@ static mf_status make_order(object_ctx *o) {
     k->others = o->n_others > 0;
     k->min = o->min;
     k->max = o->max;
-    for (uint32_t i = 0; i < o->n; i++)
-        if (o->required[i]) k->required[i / 64] |= (uint64_t)1 << i % 64, k->n_required++;
+    for (uint32_t i = o->n; i-- > 0;)
+        if (o->required[i]) k->required[i / 64] |= (uint64_t)1 << i % 64, k->n_required++, k->first_required = i;
     for (uint32_t i = 0; i < o->n; i++) {
         uint32_t label = mf__lang_label(&o->keys, o->names[i], strlen(o->names[i]));
         MF__TRY(value_rule(o, o->names[i], label, &k->value[i]));
@@ -342,28 +345,24 @@ static bool is_plain(uint32_t c) {
     return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
 }
 
+typedef struct leaving {
+    object_ctx *o;
+    uint32_t at;
+    const mf__uset *by;
+} leaving;
+
+static mf_status leave_to(void *user, uint32_t to, mf__uset *set) {
+    const leaving *l = user;
+    uint32_t next;
+    MF__TRY(mf__uset_intersect(set, l->by, l->o->c->err));
+    if (!set->n) return MF_OK;
+    MF__TRY(off_state(l->o, to, &next));
+    return mf__nfa_chars(l->o->c->n, l->at, set, NFA_JSON, next);
+}
+
 /* Characters of a set lead away from declared names, to where the patterns are then. */
 static mf_status leave_by(object_ctx *o, uint32_t at, uint32_t key_state, const mf__uset *by) {
-    const mf__lang *l = &o->keys;
-    const uint32_t *to = l->to + (size_t)key_state * l->n_classes;
-    mf_status status = MF_OK;
-    for (uint32_t k = 0; status == MF_OK && k < l->n_classes; k++) {
-        bool first = to[k] != 0;
-        for (uint32_t j = 0; j < k && first; j++) first = to[j] != to[k];
-        mf__uset set = {0};
-        uint32_t next;
-        for (uint32_t i = 0; first && status == MF_OK && i < l->n_cuts; i++) {
-            uint32_t hi = i + 1 < l->n_cuts ? l->cuts[i + 1] - 1 : MF__UNICODE_END - 1;
-            if (to[l->class[i]] == to[k]) status = mf__uset_add(&set, l->cuts[i], hi, o->c->err);
-        }
-        if (first && status == MF_OK) status = mf__uset_intersect(&set, by, o->c->err);
-        if (first && status == MF_OK && set.n) {
-            status = off_state(o, to[k], &next);
-            if (status == MF_OK) status = mf__nfa_chars(o->c->n, at, &set, NFA_JSON, next);
-        }
-        mf__uset_free(&set);
-    }
-    return status;
+    return mf__lang_targets(&o->keys, key_state, leave_to, &(leaving){o, at, by}, o->c->err);
 }
 
 static mf_status all_but(object_ctx *o, const mf__uset *except, mf__uset *out) {
@@ -416,36 +415,57 @@ static mf_status leave_names(object_ctx *o, uint32_t at, uint32_t key_state, con
     return MF_OK;
 }
 
-/* From `at`, where sorted names lo .. hi share their first `depth` bytes. */
-static mf_status add_names(object_ctx *o, uint32_t at, uint32_t lo, uint32_t hi, size_t depth, uint32_t key_state) {
-    mf__nfa *n = o->c->n;
-    mf__uset taken = {0};
-    bool ends = false;
-    mf_status status = MF_OK;
-    for (uint32_t i = lo, end; status == MF_OK && i < hi; i = end) {
-        const char *name = o->names[o->sorted[i]] + depth;
-        uint32_t ch, next;
-        end = i + 1;
-        if (!*name) {
-            ends = true;
-            status = mf__nfa_bytes(n, at, '"', '"', o->label_state[o->sorted[i]]);
-            continue;
-        }
-        size_t size = (size_t)mf__utf8_decode(name, &ch);
-        while (end < hi && strncmp(o->names[o->sorted[end]] + depth, name, size) == 0) end++;
-        mf__uset one = {0};
-        status = mf__nfa_state(n, &next);
-        if (status == MF_OK) status = mf__uset_add(&one, ch, ch, o->c->err);
-        if (status == MF_OK) status = mf__uset_add(&taken, ch, ch, o->c->err);
-        if (status == MF_OK) status = mf__nfa_chars(n, at, &one, NFA_JSON, next);
-        mf__uset_free(&one);
-        if (status == MF_OK) status = add_names(o, next, i, end, depth + size, mf__lang_next(&o->keys, key_state, ch));
-    }
-    if (status == MF_OK && o->n_others) status = leave_names(o, at, key_state, &taken);
-    if (status == MF_OK && !ends && other_label(o, key_state) != MF__NEVER)
-        status = mf__nfa_bytes(n, at, '"', '"', o->label_state[other_label(o, key_state)]);
-    mf__uset_free(&taken);
+/* One character of a name; *at goes on behind it. */
+static mf_status add_character(object_ctx *o, uint32_t *at, uint32_t c) {
+    mf__uset one = {0};
+    uint32_t next;
+    mf_status status = mf__nfa_state(o->c->n, &next);
+    if (status == MF_OK) status = mf__uset_add(&one, c, c, o->c->err);
+    if (status == MF_OK) status = mf__nfa_chars(o->c->n, *at, &one, NFA_JSON, next);
+    mf__uset_free(&one);
+    *at = next;
     return status;
+}
+
+/* What may follow instead of a character of a declared name: `taken` are those. ends: a declared name ends here. */
+static mf_status add_leaving(object_ctx *o, uint32_t at, uint32_t key_state, const mf__uset *taken, bool ends) {
+    uint32_t label = ends ? MF__NEVER : other_label(o, key_state);
+    if (o->n_others) MF__TRY(leave_names(o, at, key_state, taken));
+    return label == MF__NEVER ? MF_OK : mf__nfa_bytes(o->c->n, at, '"', '"', o->label_state[label]);
+}
+
+/* From `at`, where sorted names lo .. hi share their first `depth` bytes. Goes on along the last branch, so that it
+ * calls itself only where names part. */
+static mf_status add_names(object_ctx *o, uint32_t at, uint32_t lo, uint32_t hi, size_t depth, uint32_t key_state) {
+    for (bool more = true; more;) {
+        mf__uset taken = {0};
+        bool ends = false;
+        mf_status status = MF_OK;
+        uint32_t from = at, here = key_state;
+        more = false;
+        for (uint32_t i = lo, end, last = hi; status == MF_OK && i < last; i = end) {
+            const char *name = o->names[o->sorted[i]] + depth;
+            uint32_t c, next = from;
+            end = i + 1;
+            if (!*name) {
+                ends = true;
+                status = mf__nfa_bytes(o->c->n, from, '"', '"', o->label_state[o->sorted[i]]);
+                continue;
+            }
+            size_t size = (size_t)mf__utf8_decode(name, &c);
+            while (end < last && strncmp(o->names[o->sorted[end]] + depth, name, size) == 0) end++;
+            status = mf__uset_add(&taken, c, c, o->c->err);
+            if (status == MF_OK) status = add_character(o, &next, c);
+            uint32_t to = mf__lang_next(&o->keys, here, c);
+            if (status == MF_OK && end < last) status = add_names(o, next, i, end, depth + size, to);
+            if (end < last) continue;
+            lo = i, at = next, key_state = to, depth += size, more = true;
+        }
+        if (status == MF_OK) status = add_leaving(o, from, here, &taken, ends);
+        mf__uset_free(&taken);
+        MF__TRY(status);
+    }
+    return MF_OK;
 }
 
 static mf_status add_off_states(object_ctx *o) {

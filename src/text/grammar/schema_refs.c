@@ -106,6 +106,7 @@ static mf_status add_resource(mf__schemas *c, const char *uri, size_t size, cons
 }
 
 static mf_status add_anchor(mf__schemas *c, const char *name, uint32_t base, const json_t *node, bool dynamic) {
+    if (c->n_anchors == MAX_RESOURCES) return mf__fail(c->err, MF_E_LIMIT, "JSON Schema: too many \"$anchor\"");
     MF__TRY(room(c, (void **)&c->anchors, &c->anchors_capacity, c->n_anchors + 1, sizeof *c->anchors));
     c->anchors[c->n_anchors++] = (anchor){name, base, node, dynamic};
     return MF_OK;

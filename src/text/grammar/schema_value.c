@@ -1,5 +1,6 @@
 /* Is a value valid by a schema? Needed for enum and const, whose values must satisfy whatever stands beside them. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "text/grammar/schema.h"
@@ -61,13 +62,41 @@ static int64_t characters(const json_t *v) {
     return n;
 }
 
+/* The set of a pattern. Those of the last few are kept: a list of values is judged by the same ones. */
+static mf_status pattern_set(mf__schemas *c, const char *pattern, size_t size, bool search,
+                             const mf__pattern_set **out) {
+    for (size_t i = 0; i < MF__COUNT(c->patterns); i++) {
+        mf__pattern_set *p = &c->patterns[i];
+        bool same = p->text && p->search == search && p->size == size && memcmp(p->text, pattern, size) == 0;
+        if (same) return *out = p, MF_OK;
+    }
+    mf__pattern_set *s = &c->patterns[c->next_pattern++ % MF__COUNT(c->patterns)];
+    mf__pattern_set_free(s);
+    mf__lang_options o = {.search = search, .min = &s->min, .max = &s->max};
+    MF__TRY(mf__lang_regex(pattern, size, o, &s->lang, c->err));
+    s->text = malloc(size + 1);
+    if (!s->text) return mf__pattern_set_free(s), mf__fail(c->err, MF_E_NOMEM, "no memory for a schema");
+    memcpy(s->text, pattern, size);
+    s->size = size;
+    s->search = search;
+    *out = s;
+    return MF_OK;
+}
+
+void mf__pattern_set_free(mf__pattern_set *s) {
+    free(s->text);
+    mf__lang_free(&s->lang);
+    *s = (mf__pattern_set){0};
+}
+
 static mf_status matches(judge *j, literal l, const char *key, const char *pattern, size_t size, bool search,
                          const json_t *v, bool *out) {
-    mf__lang lang;
-    mf_status status = mf__lang_regex(pattern, size, (mf__lang_options){.search = search}, &lang, j->c->err);
+    const mf__pattern_set *s = NULL;
+    mf_status status = pattern_set(j->c, pattern, size, search, &s);
     if (status != MF_OK) return mf__schema_fail(j->c, status, l.node, key, "cannot be used");
-    *out = mf__lang_label(&lang, json_string_value(v), json_string_length(v)) != 0;
-    mf__lang_free(&lang);
+    int64_t n = characters(v);
+    *out = mf__lang_label(&s->lang, json_string_value(v), json_string_length(v)) != 0 && n >= s->min &&
+           (s->max < 0 || n <= s->max);
     return MF_OK;
 }
 
@@ -75,6 +104,8 @@ static mf_status matches(judge *j, literal l, const char *key, const char *patte
 
 static mf_status string_keyword(judge *j, literal l, const char *key, const json_t *w, const json_t *v, bool *out) {
     int64_t n;
+    if (strcmp(key, "pattern") == 0 && !json_is_string(w))
+        return mf__schema_fail(j->c, MF_E_FORMAT, l.node, key, "is not a string");
     if (strcmp(key, "pattern") == 0)
         return matches(j, l, key, json_string_value(w), json_string_length(w), true, v, out);
     if (strcmp(key, "format") == 0) {
@@ -129,6 +160,7 @@ static mf_status array_keyword(judge *j, literal l, const char *key, const json_
     } else if (strcmp(key, "contains") == 0) {
         return contains_keyword(j, l, w, v, out);
     } else if (strcmp(key, "uniqueItems") == 0 && json_is_true(w)) {
+        MF__TRY(mf__schema_pay(j->c, v, json_array_size(v), json_array_size(v)));
         for (size_t i = 0; i < json_array_size(v); i++)
             for (size_t k = 0; k < i; k++)
                 if (mf__json_same(json_array_get(v, i), json_array_get(v, k))) *out = false;
@@ -235,6 +267,7 @@ static mf_status keyword(judge *j, literal l, const char *key, const json_t *v, 
         *out = (mask & mf__json_types(v)) != 0;
     } else if (strcmp(key, "enum") == 0) {
         *out = false;
+        MF__TRY(mf__schema_pay(j->c, w, json_array_size(w), 1));
         for (size_t i = 0; i < json_array_size(w) && !*out; i++) *out = mf__json_same(v, json_array_get(w, i));
     } else if (strcmp(key, "const") == 0) {
         *out = mf__json_same(v, w);

@@ -163,3 +163,20 @@ void mf__token_trie_free(mf__token_trie *t) {
     for (size_t k = 0; k < MF__COUNT(t->plain); k++) free(t->plain[k]);
     free(t);
 }
+
+int32_t mf__token_trie_longest(const mf__token_trie *t, const char *s, size_t n, int32_t n_vocab, size_t *used) {
+    int32_t best = -1;
+    *used = 0;
+    for (uint32_t i = 0, end = t->all.n_nodes; i < end;) {
+        const trie_node *node = &t->all.nodes[i];
+        if (node->depth > n || node->byte != (uint8_t)s[node->depth - 1]) {
+            i = node->after;
+            continue;
+        }
+        int32_t id = node->n_tokens ? t->all.tokens[node->tokens] : -1;
+        if (id >= 0 && id < n_vocab) best = id, *used = node->depth;
+        end = node->after;
+        i++;
+    }
+    return best;
+}

@@ -32,4 +32,7 @@ struct mf__token_trie {
     const mf__tokenizer *tok;
 };
 
+/* The longest token that s begins with, *used bytes of it; -1: there is none. */
+int32_t mf__token_trie_longest(const mf__token_trie *t, const char *s, size_t n, int32_t n_vocab, size_t *used);
+
 #endif

@@ -53,6 +53,14 @@ const char *mf__j_category(uint32_t ch) {
     return mf__unicode_category_names[mf__unicode_category_runs[lo] & 0xFF];
 }
 
+bool mf__j_is_digit(uint32_t ch) {
+    return strcmp(mf__j_category(ch), "Nd") == 0 || mf__ranges_have(other_digits, (int)MF__COUNT(other_digits), ch);
+}
+
+bool mf__j_is_numeric(uint32_t ch) {
+    return mf__j_category(ch)[0] == 'N' || mf__ranges_have(letter_numbers, (int)MF__COUNT(letter_numbers), ch);
+}
+
 /* Letters that stand between cased ones without counting: marks, formats, modifiers and some punctuation. */
 static bool ignorable(uint32_t ch) {
     static const uint32_t marks[] = {'\'', '.',  ':',  '^',    '`',    0xA8,   0xAD,  0xAF,

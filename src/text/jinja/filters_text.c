@@ -107,23 +107,6 @@ static mf_status x_forceescape(jctx *c, jvalue in, const jbound *a, jvalue *out)
     return mf__j_escape(c, in, out);
 }
 
-static mf_status change(jctx *c, jvalue in, char how, jvalue *out) {
-    MF__TRY(mf__j_str(c, in, &in));
-    return mf__j_change_case(c, in, how, out);
-}
-static mf_status x_upper(jctx *c, jvalue in, const jbound *a, jvalue *out) {
-    (void)a;
-    return change(c, in, 'u', out);
-}
-static mf_status x_lower(jctx *c, jvalue in, const jbound *a, jvalue *out) {
-    (void)a;
-    return change(c, in, 'l', out);
-}
-static mf_status x_capitalize(jctx *c, jvalue in, const jbound *a, jvalue *out) {
-    (void)a;
-    return change(c, in, 'c', out);
-}
-
 static bool begins_word(uint32_t ch) { /* what comes before a word that gets a capital */
     return ch == '-' || ch == '(' || ch == '{' || ch == '[' || ch == '<' || mf__j_is_space(ch);
 }
@@ -345,9 +328,9 @@ const jentry mf__j_text_filters[] = {
     {"escape", "", x_escape},
     {"e", "", x_escape},
     {"forceescape", "", x_forceescape},
-    {"upper", "", x_upper},
-    {"lower", "", x_lower},
-    {"capitalize", "", x_capitalize},
+    {"upper", "", mf__j_upper},
+    {"lower", "", mf__j_lower},
+    {"capitalize", "", mf__j_capitalize},
     {"title", "", x_title},
     {"trim", "chars?", x_trim},
     {"replace", "old,new,count?", x_replace},

@@ -99,6 +99,9 @@ mf_status mf__j_escape(jctx *c, jvalue v, jvalue *out); /* to markup */
 mf_status mf__j_change_case(jctx *c, jvalue s, char how,
                             jvalue *out); /* 'u'pper, 'l'ower, 't'itle, 'c'apitalize, 's'wap */
 mf_status mf__j_casefold(jctx *c, jvalue s, jvalue *out);
+jfn mf__j_upper, mf__j_lower, mf__j_capitalize;
+bool mf__j_is_digit(uint32_t ch);   /* decimal digits and others */
+bool mf__j_is_numeric(uint32_t ch); /* these, and all other numbers */
 bool mf__j_is_lower(uint32_t ch);
 bool mf__j_is_upper(uint32_t ch);
 bool mf__j_is_cased(uint32_t ch);

@@ -1,7 +1,6 @@
 /* Methods of strings that look for something or tell something. */
 #include <string.h>
 
-#include "text/jinja/casing_data.h"
 #include "text/jinja/run.h"
 #include "text/unicode.h"
 
@@ -134,14 +133,8 @@ static bool is_alpha(uint32_t ch) {
 static bool is_decimal(uint32_t ch) {
     return strcmp(mf__j_category(ch), "Nd") == 0;
 }
-static bool is_digit(uint32_t ch) {
-    return is_decimal(ch) || mf__ranges_have(other_digits, (int)MF__COUNT(other_digits), ch);
-}
-static bool is_numeric(uint32_t ch) {
-    return mf__j_category(ch)[0] == 'N' || mf__ranges_have(letter_numbers, (int)MF__COUNT(letter_numbers), ch);
-}
 static bool is_alnum(uint32_t ch) {
-    return is_alpha(ch) || is_numeric(ch);
+    return is_alpha(ch) || mf__j_is_numeric(ch);
 }
 static bool is_ascii(uint32_t ch) {
     return ch < 0x80;
@@ -171,8 +164,8 @@ static mf_status all_are(jctx *c, jvalue s, bool (*holds)(uint32_t), bool empty,
     }
 ALL_ARE(isalpha, is_alpha, false)
 ALL_ARE(isdecimal, is_decimal, false)
-ALL_ARE(isdigit, is_digit, false)
-ALL_ARE(isnumeric, is_numeric, false)
+ALL_ARE(isdigit, mf__j_is_digit, false)
+ALL_ARE(isnumeric, mf__j_is_numeric, false)
 ALL_ARE(isalnum, is_alnum, false)
 ALL_ARE(isspace, mf__j_is_space, false)
 ALL_ARE(isascii, is_ascii, true)

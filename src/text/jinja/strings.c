@@ -373,21 +373,26 @@ static mf_status f_expandtabs(jctx *c, jvalue s, const jbound *a, jvalue *out) {
     return mf__j_take(c, status, &b, out);
 }
 
-static mf_status f_upper(jctx *c, jvalue s, const jbound *a, jvalue *out) {
-    (void)a;
-    return mf__j_change_case(c, s, 'u', out);
+/* Of a value as its text: filters as well as methods. */
+static mf_status change_case(jctx *c, jvalue v, char how, jvalue *out) {
+    MF__TRY(mf__j_str(c, v, &v));
+    return mf__j_change_case(c, v, how, out);
 }
-static mf_status f_lower(jctx *c, jvalue s, const jbound *a, jvalue *out) {
+mf_status mf__j_upper(jctx *c, jvalue v, const jbound *a, jvalue *out) {
     (void)a;
-    return mf__j_change_case(c, s, 'l', out);
+    return change_case(c, v, 'u', out);
+}
+mf_status mf__j_lower(jctx *c, jvalue v, const jbound *a, jvalue *out) {
+    (void)a;
+    return change_case(c, v, 'l', out);
+}
+mf_status mf__j_capitalize(jctx *c, jvalue v, const jbound *a, jvalue *out) {
+    (void)a;
+    return change_case(c, v, 'c', out);
 }
 static mf_status f_title(jctx *c, jvalue s, const jbound *a, jvalue *out) {
     (void)a;
     return mf__j_change_case(c, s, 't', out);
-}
-static mf_status f_capitalize(jctx *c, jvalue s, const jbound *a, jvalue *out) {
-    (void)a;
-    return mf__j_change_case(c, s, 'c', out);
 }
 static mf_status f_swapcase(jctx *c, jvalue s, const jbound *a, jvalue *out) {
     (void)a;
@@ -414,10 +419,10 @@ const jentry mf__j_string_methods[] = {
     {"rjust", "/width,fillchar?", f_rjust},
     {"zfill", "/width", f_zfill},
     {"expandtabs", "tabsize?", f_expandtabs},
-    {"upper", "", f_upper},
-    {"lower", "", f_lower},
+    {"upper", "", mf__j_upper},
+    {"lower", "", mf__j_lower},
     {"title", "", f_title},
-    {"capitalize", "", f_capitalize},
+    {"capitalize", "", mf__j_capitalize},
     {"swapcase", "", f_swapcase},
     {"casefold", "", f_casefold},
     {0},

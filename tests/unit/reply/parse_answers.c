@@ -1,5 +1,5 @@
 /* For tools/chat_answers.py: lines {"template": FILE, "text", "tools", "thinking"} on standard input, lines {"content",
- * "reasoning", "calls": [[NAME, ARGUMENTS]], "notation"} on standard output. */
+ * "reasoning", "calls": [[NAME, ARGUMENTS]], "notation", "in_reasoning"} on standard output. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,9 +69,10 @@ static void answer(const json_t *request) {
         mf_answer_push(a, json_string_value(text), json_string_length(text), &err) != MF_OK ||
         mf_answer_finish(a, &err) != MF_OK)
         fprintf(stderr, "%s\n", err.text);
-    json_t *out = json_pack("{s:s%, s:s%, s:o, s:s}", "content", p.content.data ? p.content.data : "", p.content.size,
-                            "reasoning", p.reasoning.data ? p.reasoning.data : "", p.reasoning.size, "calls", p.calls,
-                            "notation", (size_t)chat.notation < MF__COUNT(names) ? names[chat.notation] : "?");
+    json_t *out = json_pack(
+        "{s:s%, s:s%, s:o, s:s, s:b}", "content", p.content.data ? p.content.data : "", p.content.size, "reasoning",
+        p.reasoning.data ? p.reasoning.data : "", p.reasoning.size, "calls", p.calls, "notation",
+        (size_t)chat.notation < MF__COUNT(names) ? names[chat.notation] : "?", "in_reasoning", (int)setup.in_reasoning);
     char *line = json_dumps(out, JSON_COMPACT);
     puts(line ? line : "{}");
     free(line);

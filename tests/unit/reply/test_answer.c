@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,15 +11,23 @@
 
 #include "reply/answer.h"
 
+static const char *samples_path;
+
 /* Events are written as one text: T[..] answer, R[..] reasoning, C[name args] call; neighbours of a kind are joined. */
 typedef struct record {
     mf__strbuf text;
     int kind;
+    bool open; /* a call has begun and not ended */
+    int n_pieces;
 } record;
 
 static mf_status note(void *user, const mf_event *e) {
     record *r = user;
     bool call = e->kind == MF_EVENT_CALL;
+    bool inside = e->kind == MF_EVENT_ARGUMENTS || e->kind == MF_EVENT_CALL_END;
+    assert_int_equal(r->open, inside);
+    r->open = call || e->kind == MF_EVENT_ARGUMENTS;
+    r->n_pieces += e->kind == MF_EVENT_ARGUMENTS;
     if (e->kind == MF_EVENT_CALL_END) return MF_OK;
     if (call || (e->kind != (mf_event_kind)r->kind && e->kind != MF_EVENT_ARGUMENTS)) {
         if (r->kind >= 0) mf__strbuf_append(&r->text, "]", 1, NULL);
@@ -30,7 +39,7 @@ static mf_status note(void *user, const mf_event *e) {
     return MF_OK;
 }
 
-static void run(const mf__answer_setup *base, const char *output, size_t piece, record *r) {
+static void run(const mf__answer_setup *base, const char *output, size_t piece, bool sure, record *r) {
     mf__answer_setup opt = *base;
     mf_answer *p;
     mf_error err = {0};
@@ -39,6 +48,7 @@ static void run(const mf__answer_setup *base, const char *output, size_t piece, 
     opt.fn = note;
     opt.user = r;
     assert_int_equal(mf__answer_create(&opt, &p, &err), MF_OK);
+    mf__answer_sure(p, sure);
     for (size_t i = 0; i < n; i += piece)
         if (mf_answer_push(p, output + i, n - i < piece ? n - i : piece, &err) != MF_OK) fail_msg("%s", err.text);
     if (mf_answer_finish(p, &err) != MF_OK) fail_msg("%s", err.text);
@@ -46,12 +56,14 @@ static void run(const mf__answer_setup *base, const char *output, size_t piece, 
     if (r->kind >= 0) mf__strbuf_append(&r->text, "]", 1, NULL);
 }
 
+/* Blocks that are what they should be come out the same where that is known beforehand. */
 static void expect(mf__answer_setup opt, const char *output, const char *want) {
-    for (size_t piece = 1; piece <= strlen(output) + 1; piece++) {
+    for (size_t i = 2; i <= 2 * (strlen(output) + 1) + 1; i++) {
         record r = {0};
-        run(&opt, output, piece, &r);
+        run(&opt, output, i / 2, i % 2, &r);
         if (strcmp(r.text.data ? r.text.data : "", want) != 0)
-            fail_msg("in pieces of %zu:\n%s\ngave     %s\nexpected %s", piece, output, r.text.data, want);
+            fail_msg("in pieces of %zu:\n%s\ngave     %s\nexpected %s", i / 2, output, r.text.data, want);
+        assert_false(r.open);
         mf__strbuf_free(&r.text);
     }
 }
@@ -325,6 +337,90 @@ static void test_harmony_recipients(void **state) {
            "T[Talk of to=functions.f and analysis]");
 }
 
+/* Known to be calls: their arguments come out as they come in. */
+static void test_pieces(void **state) {
+    (void)state;
+    static const struct {
+        mf__notation notation;
+        const char *output;
+        int n_pieces; /* of one byte at most */
+    } all[] = {
+        {MF__NOTATION_TAGS, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\\\"\"}}\n</tool_call>", 12},
+        {MF__NOTATION_TAGS, "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", 2},
+        {MF__NOTATION_DEEPSEEK,
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g"
+         "<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+         10},
+        {MF__NOTATION_DEEPSEEK,
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": "
+         "[1]}\n```<｜tool▁call▁end｜>"
+         "<｜tool▁calls▁end｜>",
+         10},
+        {MF__NOTATION_KIMI,
+         "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}"
+         "<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+         "<|tool_calls_section_end|>",
+         10},
+        {MF__NOTATION_HARMONY, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|call|>",
+         8},
+    };
+    for (size_t i = 0; i < MF__COUNT(all); i++) {
+        record whole = {0};
+        run(&(mf__answer_setup){.notation = all[i].notation}, all[i].output, strlen(all[i].output), false, &whole);
+        assert_string_not_equal(whole.text.data, "");
+        expect((mf__answer_setup){.notation = all[i].notation}, all[i].output, whole.text.data);
+        mf__strbuf_free(&whole.text);
+        record pieces = {0};
+        run(&(mf__answer_setup){.notation = all[i].notation}, all[i].output, 1, true, &pieces);
+        assert_int_equal(pieces.n_pieces, all[i].n_pieces);
+        mf__strbuf_free(&pieces.text);
+    }
+    /* One that is left in the middle has no end, and is not said again as text. */
+    record cut = {0};
+    run(&WITH(MF__NOTATION_TAGS), "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", 1, true, &cut);
+    assert_string_equal(cut.text.data, "C[0 f {\"a\": ]");
+    assert_true(cut.open);
+    mf__strbuf_free(&cut.text);
+}
+
+/* Some answers of another project's tests: {"notation", "in_reasoning", "tools", "text"} and what they are made of. */
+static void check_sample(const json_t *line) {
+    static const char *const names[] = {"plain", "tags", "deepseek", "kimi", "minimax", "dsml", "harmony"};
+    const char *notation = json_string_value(json_object_get(line, "notation"));
+    const char *content = json_string_value(json_object_get(line, "content"));
+    const char *reasoning = json_string_value(json_object_get(line, "reasoning"));
+    const json_t *calls = json_object_get(line, "calls");
+    mf__answer_setup opt = {.in_reasoning = json_is_true(json_object_get(line, "in_reasoning")),
+                            .tools = json_object_get(line, "tools")};
+    while (strcmp(names[opt.notation], notation) != 0) opt.notation++;
+    mf__strbuf want = {0};
+    mf__strbuf_append(&want, "", 0, NULL);
+    if (*reasoning) mf__strbuf_printf(&want, NULL, "R[%s]", reasoning);
+    if (*content) mf__strbuf_printf(&want, NULL, "T[%s]", content);
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        mf__strbuf_printf(&want, NULL, "C[%zu %s %s]", i,
+                          json_string_value(json_array_get(json_array_get(calls, i), 0)),
+                          json_string_value(json_array_get(json_array_get(calls, i), 1)));
+    expect(opt, json_string_value(json_object_get(line, "text")), want.data ? want.data : "");
+    mf__strbuf_free(&want);
+}
+
+static void test_samples(void **state) {
+    (void)state;
+    char line[1 << 16];
+    size_t n = 0;
+    FILE *f = fopen(samples_path, "r");
+    assert_non_null(f);
+    for (; fgets(line, sizeof line, f); n++) {
+        json_t *sample = json_loads(line, JSON_ALLOW_NUL, NULL);
+        assert_non_null(sample);
+        check_sample(sample);
+        json_decref(sample);
+    }
+    assert_true(n > 10);
+    fclose(f);
+}
+
 static mf_status refuse(void *user, const mf_event *e) {
     (void)user, (void)e;
     return MF_E_CANCELLED;
@@ -350,7 +446,9 @@ static void test_detect(void **state) {
     assert_int_equal(mf__notation_detect("plain"), MF__NOTATION_PLAIN);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc != 2) return fprintf(stderr, "usage: test_answer SAMPLES.jsonl\n"), 2;
+    samples_path = argv[1];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_think),
         cmocka_unit_test(test_qwen3),
@@ -370,6 +468,8 @@ int main(void) {
         cmocka_unit_test(test_types_of_the_schema),
         cmocka_unit_test(test_dsml),
         cmocka_unit_test(test_harmony_recipients),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

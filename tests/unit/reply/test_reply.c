@@ -1,135 +1,8 @@
-/* Replies, with a model made of paper: it says what a script says, or whatever a die says. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* Replies, with a model made of paper. */
+#include "test_reply.h"
+#include "paper_model.h"
 
-#include <cmocka.h>
-
-#include "make_text.h"
-
-static const char *golden, *stories;
-static mf_error err;
-
-#define CHATML                                                                                                         \
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"                         \
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-#define THINKING CHATML "{% if enable_thinking %}<think>\n{% endif %}{# tools <tool_call> </think> #}"
-
-#define WEATHER                                                                                                        \
-    "{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"parameters\": {\"type\": \"object\", "       \
-    "\"properties\": {\"city\": {\"type\": \"string\", \"maxLength\": 8}, \"days\": {\"type\": \"integer\", "          \
-    "\"minimum\": 1, "                                                                                                 \
-    "\"maximum\": 9}}, \"required\": [\"city\", \"days\"], \"additionalProperties\": false}}}"
-#define PING                                                                                                           \
-    "{\"type\": \"function\", \"function\": {\"name\": \"ping\", \"parameters\": {\"type\": \"object\", "              \
-    "\"properties\": {\"on\": {\"type\": \"boolean\"}}, \"additionalProperties\": false}}}"
-#define ASK "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}"
-#define ASK_TOOLS "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"tools\": [" WEATHER ", " PING "]}"
-
-/* ---- what came -------------------------------------------------------------------------------------------------- */
-
-typedef struct heard {
-    mf__strbuf text, reasoning, arguments, all; /* all: events as in test_answer.c */
-    char name[64];
-    json_t *calls; /* [[name, arguments]] */
-    int n_tokens, kind;
-    float logprobs;
-} heard;
-
-static mf_status hear(void *user, const mf_event *e) {
-    heard *h = user;
-    switch (e->kind) {
-    case MF_EVENT_TEXT: return mf__strbuf_append(&h->text, e->text, e->n_text, NULL);
-    case MF_EVENT_REASONING: return mf__strbuf_append(&h->reasoning, e->text, e->n_text, NULL);
-    case MF_EVENT_CALL:
-        snprintf(h->name, sizeof h->name, "%s", e->name);
-        mf__strbuf_clear(&h->arguments);
-        return MF_OK;
-    case MF_EVENT_ARGUMENTS: return mf__strbuf_append(&h->arguments, e->text, e->n_text, NULL);
-    case MF_EVENT_CALL_END:
-        if (!h->calls) h->calls = json_array();
-        json_array_append_new(h->calls, json_pack("[s, s%]", h->name, h->arguments.data, h->arguments.size));
-        return MF_OK;
-    case MF_EVENT_TOKEN:
-        h->n_tokens++;
-        h->logprobs += e->logprob;
-        assert_true(e->n_text > 0 && e->n_top <= 3);
-        return MF_OK;
-    }
-    return MF_E_INTERNAL;
-}
-
-static void forget(heard *h) {
-    mf__strbuf_free(&h->text);
-    mf__strbuf_free(&h->reasoning);
-    mf__strbuf_free(&h->arguments);
-    json_decref(h->calls);
-    *h = (heard){0};
-}
-
-#define SAID(h) ((h).text.data ? (h).text.data : "")
-#define THOUGHT(h) ((h).reasoning.data ? (h).reasoning.data : "")
-
-/* ---- the model -------------------------------------------------------------------------------------------------- */
-
-static uint64_t die = 1;
-
-static float throw(void) {
-    die = die * 6364136223846793005u + 1442695040888963407u;
-    return (float)(die >> 40) / (float)(1 << 24);
-}
-
-typedef struct run {
-    const made *m;
-    mf_reply_options o;
-    const char *script; /* NULL: a die */
-    mf_reply_result result;
-    size_t n_prompt;
-    int64_t asked[4];
-    bool in_reasoning;
-} run;
-
-static run ask(const made *m, const char *request) {
-    run r = {.m = m};
-    mf_reply_options_init(&r.o);
-    r.o.request = request;
-    r.o.request_size = request ? strlen(request) : 0;
-    r.o.sampling.temperature = 0;
-    r.o.max_tokens = 4000;
-    return r;
-}
-
-/* Evaluates: the script's next token is far likelier than the rest; at its end, the end. What is forced comes out of
- * nobody's script. */
-static void say(run *r, heard *h) {
-    mf_model_info info = make_info(r->m);
-    mf_reply *reply;
-    mf_reply_prompt p;
-    const int32_t *ids;
-    int32_t script[4096];
-    size_t n = 1, n_script = 0, at = 0;
-    float *logits = calloc((size_t)info.n_vocab, sizeof *logits);
-    r->o.fn = hear;
-    r->o.user = h;
-    if (mf_reply_create(r->m->text, &info, &r->o, &reply, &err) != MF_OK) fail_msg("%s", err.text);
-    mf_reply_prompt_get(reply, &p);
-    r->n_prompt = p.n_ids;
-    r->in_reasoning = p.in_reasoning;
-    for (int i = 0; i < r->o.n_marks && i < 4; i++) r->asked[i] = p.asked[i];
-    if (r->script)
-        mf_text_encode(r->m->text, r->script, strlen(r->script), true, script, MF__COUNT(script), &n_script, &err);
-    while (n) {
-        for (int32_t i = 0; i < info.n_vocab; i++) logits[i] = r->script ? 0 : 8 * throw();
-        if (r->script) logits[at < n_script ? script[at] : info.eos[0]] = 20;
-        mf_status st = mf_reply_step(reply, logits, &ids, &n, &err);
-        if (st != MF_OK) fail_msg("%s", err.text);
-        if (r->script && n == 1 && at < n_script && ids[0] == script[at]) at++;
-    }
-    mf_reply_result_get(reply, &r->result);
-    mf_reply_free(reply);
-    free(logits);
-}
+const char *reply_golden, *reply_stories;
 
 /* ---- text ------------------------------------------------------------------------------------------------------- */
 
@@ -346,7 +219,7 @@ static void check_calls(const run *r, const heard *h, const char *what, size_t m
 static char *read_template(const char *name) {
     char path[512], *source;
     size_t size;
-    snprintf(path, sizeof path, "%s/%s.jinja", golden, name);
+    snprintf(path, sizeof path, "%s/%s.jinja", reply_golden, name);
     if (mf__file_read(path, 1 << 22, &source, &size, &err) != MF_OK) fail_msg("%s", err.text);
     return source;
 }
@@ -491,53 +364,6 @@ static void test_bad_requests(void **state) {
     make_free(&m);
 }
 
-/* The shipped model's text: what comes does not depend on how the die falls, but it ends, and fits. */
-static void test_forms_whatever_the_model_wants(void **state) {
-    (void)state;
-    static const char schema[] =
-        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"maximum\": 99, "
-        "\"minimum\": 0}}, \"required\": [\"a\"], \"additionalProperties\": false}";
-    made m = {0};
-    mf_form *form;
-    assert_int_equal(mf_text_open(stories, &m.text, &err), MF_OK);
-    mf_text_info about;
-    mf_text_info_get(m.text, &about);
-    m.n = about.n_tokens - 256; /* for the size of the vocabulary; it has no names */
-    char *no_names[MAKE_MAX_MARKERS] = {NULL};
-    (void)no_names;
-    assert_int_equal(mf_form_create(MF_FORM_SCHEMA, schema, sizeof schema - 1, &form, &err), MF_OK);
-    mf_model_info info = {.n_vocab = about.n_tokens, .n_eos = 0};
-    float *logits = malloc((size_t)about.n_tokens * sizeof *logits);
-    for (int i = 0; i < 6; i++) {
-        heard h = {0};
-        mf_reply_options o;
-        mf_reply *r;
-        const int32_t *ids;
-        size_t n = 1;
-        mf_reply_options_init(&o);
-        o.request = ASK;
-        o.request_size = strlen(ASK);
-        o.form = form;
-        o.fn = hear;
-        o.user = &h;
-        o.max_tokens = i ? 200 : 2;
-        o.sampling.seed = (uint64_t)i;
-        assert_int_equal(mf_reply_create(m.text, &info, &o, &r, &err), MF_OK);
-        while (n) {
-            for (int32_t k = 0; k < about.n_tokens; k++) logits[k] = 8 * throw();
-            assert_int_equal(mf_reply_step(r, logits, &ids, &n, &err), MF_OK);
-        }
-        json_t *value = json_loadb(SAID(h), h.text.size, 0, NULL);
-        if (!json_is_integer(json_object_get(value, "a"))) fail_msg("%s", SAID(h));
-        json_decref(value);
-        mf_reply_free(r);
-        forget(&h);
-    }
-    free(logits);
-    mf_form_free(form);
-    mf_text_close(m.text);
-}
-
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text_and_reasoning),
@@ -551,9 +377,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_tools_without_the_template),
         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_forms_whatever_the_model_wants),
+        cmocka_unit_test(test_members_in_the_schemas_order),
+        cmocka_unit_test(test_few_tokens),
+        cmocka_unit_test(test_arguments_come_in_pieces),
+        cmocka_unit_test(test_harmony_arguments),
     };
     if (argc < 3) return 2;
-    golden = argv[1];
-    stories = argv[2];
+    reply_golden = argv[1];
+    reply_stories = argv[2];
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,6 +25,7 @@ static mf_status answer_all(random_speaker *r, const json_t *schema, const mf__t
         mf__strbuf text = {0};
         bool whole = false;
         r->brief = i % 2;
+        if (i == n_answers / 2) mf__constraint_order(r->c); /* one half in any order, the other in the schema's */
         status = random_answer(r, &text, &whole, err);
         n_whole += whole;
         json_t *answer = status == MF_OK ? json_stringn(text.data, text.size) : NULL;

@@ -1,4 +1,4 @@
-/* How long a constrained step takes on given texts. Not a test; tools/maskbench.py runs it.
+/* How long a constrained step takes on given texts. Not a test; tools/maskbench_schemas.py runs it.
  *
  *   step_speed TOKENIZER < LINES.jsonl
  *

@@ -131,6 +131,59 @@ static void test_counts(void **state) {
     mf__grammar_free(g);
 }
 
+static mf__grammar *regex(const char *pattern) {
+    mf__grammar *g;
+    mf_error err = {0};
+    if (mf__grammar_from_regex(pattern, strlen(pattern), &g, &err) != MF_OK) fail_msg("%s: %s", pattern, err.text);
+    return g;
+}
+
+/* Counts inside patterns, where the rest has one width: they show in the length. `rest` characters are not counted. */
+static void test_counts_in_patterns(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *before, *behind;
+        size_t min, max;
+    } all[] = {{"^[a-z]{1,65535}$", "", "", 1, 65535},
+               {"^[a-z]{2,}$", "", "", 2, 200000},
+               {"^#(x|y)[a-z]{3,40000}-\\d{2}$", "#x", "-12", 3, 40000},
+               {"^(?=a)[a-z]{1,65535}$", "", "", 1, 65535},
+               {"^[a-z]{5000}$", "", "", 5000, 5000}};
+    static char text[200100], quoted[200200];
+    for (size_t i = 0; i < MF__COUNT(all); i++) {
+        mf__grammar *g[2] = {regex(all[i].pattern),
+                             schema(json_pack("{s:s,s:s}", "type", "string", "pattern", all[i].pattern))};
+        assert_true(mf__grammar_states(g[0]) < 200);
+        for (int k = 0; k < 5; k++) {
+            size_t n = k == 0 ? all[i].min - 1 : k == 1 ? all[i].min : k == 2 ? all[i].max / 2 : all[i].max + (k == 4);
+            bool fits = n >= all[i].min && (n <= all[i].max || all[i].max == 200000);
+            size_t size = (size_t)snprintf(text, sizeof text, "%s", all[i].before);
+            memset(text + size, 'a', n);
+            size += n + (size_t)snprintf(text + size + n, 10, "%s", all[i].behind);
+            size_t with = (size_t)snprintf(quoted, sizeof quoted, "\"%s\"", text);
+            if (accepts(g[0], text, size) != fits || accepts(g[1], quoted, with) != fits)
+                fail_msg("%s: %zu times", all[i].pattern, n);
+        }
+        mf__grammar_free(g[0]);
+        mf__grammar_free(g[1]);
+    }
+    /* together with lengths, and beside listed values */
+    mf__grammar *g =
+        schema(json_pack("{s:s,s:s,s:i}", "type", "string", "pattern", "^[a-z]{1,65535}$", "maxLength", 3));
+    assert_true(accepts(g, "\"abc\"", 5));
+    assert_false(accepts(g, "\"abcd\"", 6));
+    mf__grammar_free(g);
+    g = schema(json_pack("{s:s,s:[s,s,s]}", "pattern", "^[a-z]{2,65535}$", "enum", "a", "ab", "A"));
+    assert_true(accepts(g, "\"ab\"", 4));
+    assert_false(accepts(g, "\"a\"", 3));
+    mf__grammar_free(g);
+    /* a pattern that may match anywhere: more at its ends says nothing */
+    g = schema(json_pack("{s:s,s:s}", "type", "string", "pattern", "[a-z]{2,65535}"));
+    assert_true(accepts(g, "\"1ab2\"", 6));
+    assert_false(accepts(g, "\"1a2b\"", 6));
+    mf__grammar_free(g);
+}
+
 /* Sizes that multiply are refused with a sentence, in bounded time and memory. */
 static void test_refused(void **state) {
     (void)state;
@@ -155,8 +208,8 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_large_lists),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ambiguous),     cmocka_unit_test(test_large_lists),
                                        cmocka_unit_test(test_long_constant), cmocka_unit_test(test_counts),
-                                       cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_counts_in_patterns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
