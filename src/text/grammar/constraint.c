@@ -4,7 +4,8 @@
 
 #include "text/grammar/mask.h"
 
-#define MAX_WAY 16384 /* bytes of an end that are worth cutting into tokens */
+#define MAX_WAY 16384      /* bytes of an end that are worth cutting into tokens */
+#define MAX_END (64 << 20) /* bytes of an end at most */
 
 struct mf__constraint {
     mf__machine m;
@@ -141,6 +142,8 @@ static mf_status nearest(mf__constraint *c, const mf__place *at, uint8_t *byte, 
 /* The shortest text from a place to the end of the text. */
 static mf_status shortest_from(mf__constraint *c, mf__place at, mf__strbuf *out, mf_error *err) {
     uint64_t limit = mf__machine_distance(&c->m, &at);
+    if (limit > MAX_END && !at.complete)
+        return mf__fail(err, MF_E_LIMIT, "the shortest end of the text has %llu bytes", (unsigned long long)limit);
     for (uint64_t n = 0; !at.complete; n++) {
         uint8_t byte = 0;
         uint64_t d;

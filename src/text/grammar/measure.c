@@ -5,6 +5,7 @@
 #include "text/grammar/automaton.h"
 
 #define MAX_EMPTY 1000
+#define MAX_TEXT (16 << 20)  /* bytes of a rule's shortest text; what is longer cannot be written */
 #define MAX_REACH (1u << 24) /* bytes of all names of properties */
 
 void mf__grammar_free(mf__grammar *g) {
@@ -36,7 +37,8 @@ typedef struct measure {
     mf__grammar *g;
     uint32_t *base;
     uint32_t *first_caller, *callers;
-    bool *dirty; /* per rule: what it calls has become shorter */
+    bool *dirty;   /* per rule: what it calls has become shorter */
+    bool too_long; /* all texts of some rule are longer than MAX_TEXT */
 } measure;
 
 /* ---- distances --------------------------------------------------------------------------------------------------- */
@@ -150,7 +152,7 @@ static bool shorten_rule(measure *m, uint32_t rule, uint32_t *scratch) {
         if (!measure_keys(g, r->keys)) return false;
         if (d != MF__NEVER) d = mf__state_distance(g, &none, start, 0);
     }
-    d = d >= MF__NEVER / 2 && d != MF__NEVER ? MF__NEVER / 2 : d;
+    if (d > MAX_TEXT && d != MF__NEVER) return m->too_long = true, false; /* nobody writes that */
     if (d >= r->shortest) return false;
     r->shortest = (uint32_t)d;
     return true;
@@ -170,8 +172,83 @@ static void shorten_all(measure *m, uint32_t *scratch) {
     }
 }
 
+static uint32_t target_of(const mf__grammar *g, const mf__state *s, uint32_t e) {
+    return e < s->n_edges ? g->edges[s->edges + e].to : g->calls[s->calls + e - s->n_edges].to;
+}
+
+/* A walk for the most counts: strongly connected states (Tarjan) of a rule, those behind them first. */
+typedef struct most_walk {
+    uint32_t *number; /* per state of the rule: when it was met, from 1; 0: not yet; MF__NEVER: done */
+    uint32_t *low, *next, *path, *open; /* path: states under way, the last on top; open: met, component not known */
+    uint32_t n_met, n_path, n_open;
+} most_walk;
+
+/* The states from open[first] on are a component: any number where a count goes round in it. */
+static void close_component(mf__grammar *g, uint32_t base, most_walk *w, uint32_t first, uint64_t enough) {
+    uint64_t most = 0;
+    for (uint32_t i = first; i < w->n_open; i++) {
+        const mf__state *s = &g->states[base + w->open[i]];
+        for (uint32_t e = 0; e < (uint32_t)s->n_edges + s->n_calls; e++) {
+            uint32_t to = target_of(g, s, e);
+            bool counts = g->states[to].mark == MF__MARK_COUNT, inside = w->number[to - base] != MF__NEVER;
+            if (g->states[to].least == MF__NEVER) continue; /* it leads nowhere */
+            uint64_t d = inside ? (counts ? MF__NEVER : 0) : (uint64_t)g->states[to].most + counts;
+            if (d > most) most = d;
+        }
+    }
+    for (uint32_t i = first; i < w->n_open; i++) {
+        g->states[base + w->open[i]].most = most >= enough ? MF__NEVER : (uint32_t)most;
+        w->number[w->open[i]] = MF__NEVER;
+    }
+    w->n_open = first;
+}
+
+static void meet(most_walk *w, uint32_t i) {
+    w->number[i] = w->low[i] = ++w->n_met;
+    w->next[i] = 0;
+    w->path[w->n_path++] = w->open[w->n_open++] = i;
+}
+
+static void walk_from(mf__grammar *g, uint32_t base, most_walk *w, uint32_t start, uint64_t enough) {
+    meet(w, start);
+    while (w->n_path) {
+        uint32_t i = w->path[w->n_path - 1];
+        const mf__state *s = &g->states[base + i];
+        if (w->next[i] < (uint32_t)s->n_edges + s->n_calls) {
+            uint32_t to = target_of(g, s, w->next[i]++), k = to - base;
+            if (g->states[to].least == MF__NEVER) continue;
+            if (!w->number[k])
+                meet(w, k);
+            else if (w->number[k] != MF__NEVER && w->number[k] < w->low[i])
+                w->low[i] = w->number[k];
+            continue;
+        }
+        w->n_path--;
+        if (w->n_path && w->low[i] < w->low[w->path[w->n_path - 1]]) w->low[w->path[w->n_path - 1]] = w->low[i];
+        if (w->low[i] != w->number[i]) continue;
+        uint32_t first = w->n_open;
+        while (w->open[--first] != i) {
+        }
+        close_component(g, base, w, first, enough);
+    }
+}
+
+/* scratch: five times as many as the rule has states. */
+static void count_most(measure *m, uint32_t rule, uint32_t *scratch) {
+    uint32_t base = m->base[rule], n = m->base[rule + 1] - base;
+    most_walk w = {.number = scratch,
+                   .low = scratch + n,
+                   .next = scratch + 2 * (size_t)n,
+                   .path = scratch + 3 * (size_t)n,
+                   .open = scratch + 4 * (size_t)n};
+    uint64_t min = (uint64_t)m->g->rules[rule].min; /* more than that need not be told apart */
+    memset(w.number, 0, n * sizeof *w.number);
+    for (uint32_t i = 0; i < n; i++)
+        if (!w.number[i]) walk_from(m->g, base, &w, i, min < MF__NEVER ? min : MF__NEVER);
+}
+
 /* Counts on the way to the end, least and most; as many as the rule needs are any number. */
-static void count_rule(measure *m, uint32_t rule) {
+static void count_rule(measure *m, uint32_t rule, uint32_t *scratch) {
     mf__grammar *g = m->g;
     uint32_t base = m->base[rule], end = m->base[rule + 1];
     for (uint32_t i = base; i < end; i++) {
@@ -190,21 +267,7 @@ static void count_rule(measure *m, uint32_t rule) {
             }
         }
     }
-    uint64_t enough = (uint64_t)g->rules[rule].min; /* more than that need not be told apart */
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (uint32_t i = end; i-- > base;) {
-            mf__state *s = &g->states[i];
-            for (uint32_t e = 0; e < (uint32_t)s->n_edges + s->n_calls; e++) {
-                const mf__state *to =
-                    &g->states[e < s->n_edges ? g->edges[s->edges + e].to : g->calls[s->calls + e - s->n_edges].to];
-                if (to->least == MF__NEVER) continue;
-                uint32_t d = to->most == MF__NEVER ? MF__NEVER : to->most + (to->mark == MF__MARK_COUNT);
-                if (d >= enough) d = MF__NEVER;
-                if (d > s->most) s->most = d, changed = true;
-            }
-        }
-    }
+    count_most(m, rule, scratch);
 }
 
 static void prune(mf__grammar *g) {
@@ -424,17 +487,20 @@ static mf_status measure_all(measure *m, uint32_t *scratch, mf_error *err) {
     for (uint32_t i = 0; i < g->n_states; i++) g->states[i].distance = MF__NEVER;
     for (uint32_t r = 0; r < g->n_rules; r++) g->rules[r].shortest = MF__NEVER;
     for (uint32_t r = 0; r < g->n_rules; r++) {
-        if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r);
+        if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r, scratch);
         if (g->rules[r].kind == MF__RULE_OBJECT) find_labels(m, r, scratch);
     }
     MF__TRY(find_callers(m, err));
     shorten_all(m, scratch);
+    if (g->rules[g->root].shortest == MF__NEVER && m->too_long)
+        return mf__fail(err, MF_E_LIMIT, "every text that satisfies the schema or grammar is longer than %d bytes",
+                        MAX_TEXT);
     if (g->rules[g->root].shortest == MF__NEVER)
         return mf__fail(err, MF_E_INVALID, "no text satisfies the schema or grammar");
     prune(g);
     MF__TRY(check_empty(m, err));
     for (uint32_t r = 0; r < g->n_rules; r++) {
-        if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r); /* what is pruned counts no more */
+        if (g->rules[r].kind == MF__RULE_COUNTED) count_rule(m, r, scratch); /* what is pruned counts no more */
         if (g->rules[r].kind != MF__RULE_OBJECT || g->rules[r].shortest == MF__NEVER) continue;
         flood_keys(m, r, scratch);
         find_closing(m, r);
@@ -446,10 +512,10 @@ static mf_status measure_all(measure *m, uint32_t *scratch, mf_error *err) {
 
 mf_status mf__grammar_measure(mf__grammar *g, mf_error *err) {
     measure m = {.g = g, .base = malloc(((size_t)g->n_rules + 1) * sizeof *m.base)};
-    uint32_t n_scratch = g->n_states; /* as many as any rule has states, or an object has keys */
+    size_t n_scratch = (size_t)g->n_states * 5; /* five times the states of any rule, or the keys of an object */
     for (uint32_t r = 0; r < g->n_rules; r++)
         if (g->rules[r].keys && g->rules[r].keys->n_labels > n_scratch) n_scratch = g->rules[r].keys->n_labels;
-    uint32_t *scratch = malloc(((size_t)n_scratch + 1) * sizeof *scratch);
+    uint32_t *scratch = malloc((n_scratch + 1) * sizeof *scratch);
     mf_status status = MF_OK;
     if (m.base && scratch) {
         uint32_t at = 0;

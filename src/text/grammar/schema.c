@@ -8,7 +8,7 @@
 
 #define MAX_GOALS 30000
 #define MAX_INDENT 40
-#define MAX_COMPARED 50000000u
+#define MAX_COMPARED 50000000ull
 #define MAX_COUNT 9e15 /* larger ones are the same: nobody writes so much */
 
 /* ---- keywords ---------------------------------------------------------------------------------------------------- */
@@ -133,7 +133,7 @@ mf_status mf__schema_note(mf__schemas *c, const json_t *node, const char *key, c
 }
 
 mf_status mf__schema_pay(mf__schemas *c, const json_t *value, uint64_t a, uint64_t b) {
-    c->compared += a && b > MAX_COMPARED / a ? MAX_COMPARED : a * b;
+    c->compared += a && b > MAX_COMPARED / a ? MAX_COMPARED + 1 : a * b;
     if (c->compared <= MAX_COMPARED) return MF_OK;
     return value ? mf__schema_fail(c, MF_E_LIMIT, value, NULL, "has too many values to compare") : MF_E_LIMIT;
 }

@@ -2,6 +2,7 @@
  *
  *   schema_refs.c    $id, $anchor, $ref: what a reference means
  *   schema_expand.c  a goal (schemas that must hold, and that must not) --> alternatives, each a conjunction
+ *   schema_apart.c   alternatives that exclude each other, or themselves
  *   schema_value.c   is this value valid? For enum and const beside other keywords
  *   schema.c         alternatives --> rules; listed values
  *   schema_string.c, schema_number.c, schema_array.c, schema_object.c   the types
@@ -167,6 +168,12 @@ void mf__conjunctions_free(conjunctions *list);
 /* Certainly nothing satisfies it; depth: how many levels of required properties are looked at. */
 bool mf__goal_is_empty(mf__schemas *c, const goal *g, int depth);
 literal mf__literal_child(const mf__schemas *c, literal parent, const json_t *node);
+
+/* schema_apart.c. No value satisfies both, which shows without taking them apart: they list values and share none, or
+ * require a property of which that is true. */
+bool mf__schemas_differ(mf__schemas *c, const json_t *a, const json_t *b);
+/* A key is there and is not, or nothing satisfies a required property. */
+bool mf__conjunction_contradicts(mf__schemas *c, const conjunction *j, int depth);
 
 /* Was `scope` entered from `top`, or is it the same? */
 bool mf__scope_below(const mf__schemas *c, uint32_t scope, uint32_t top);

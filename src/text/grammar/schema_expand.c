@@ -411,7 +411,8 @@ static mf_status split_one_of(mf__schemas *c, const conjunction *j, const branch
         for (size_t k = 0; k < i && c->work <= MAX_WORK; k++) {
             literal one = mf__literal_child(c, b->of, json_array_get(b->value, i));
             literal other = mf__literal_child(c, b->of, json_array_get(b->value, k));
-            apart[i * n + k] = apart[k * n + i] = exclude_each_other(c, j, one, other);
+            bool differ = mf__schemas_differ(c, one.node, other.node) || exclude_each_other(c, j, one, other);
+            apart[i * n + k] = apart[k * n + i] = differ;
         }
     for (size_t i = 0; status == MF_OK && i < n; i++) {
         conjunction *next;
@@ -546,39 +547,6 @@ static mf_status split(mf__schemas *c, conjunction *j, conjunctions *out) {
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-/* Something in it contradicts itself: a key that is there and is not, required properties that nothing satisfies. */
-static bool contradicts(mf__schemas *c, const conjunction *j, int depth) {
-    if (j->types != TYPE_OBJECT) return false;
-    for (uint32_t i = 0; i < j->n_facts; i++) {
-        const fact *f = &j->facts[i];
-        const json_t *required = f->kind == FACT_GROUP ? json_object_get(f->of.node, "required") : NULL;
-        size_t n = f->kind == FACT_REQUIRE ? 1 : json_array_size(required);
-        if (mf__schema_pay(c, NULL, n, j->n_facts) != MF_OK) return false; /* who knows */
-        for (size_t k = 0; k < n; k++) {
-            const char *key = f->kind == FACT_REQUIRE ? f->key : json_string_value(json_array_get(required, k));
-            goal g = {0};
-            bool dead = false;
-            for (uint32_t m = 0; key && m < j->n_facts && !dead; m++) {
-                const fact *o = &j->facts[m];
-                const json_t *p =
-                    o->kind == FACT_GROUP ? json_object_get(json_object_get(o->of.node, "properties"), key) : NULL;
-                if (o->kind == FACT_ABSENT && strcmp(o->key, key) == 0) dead = true;
-                if (o->kind == FACT_PROPERTY && strcmp(o->key, key) == 0) mf__goal_add(c, &g, o->of);
-                if (p) mf__goal_add(c, &g, mf__literal_child(c, o->of, p));
-                if (o->kind == FACT_GROUP && !p && json_is_false(json_object_get(o->of.node, "additionalProperties")) &&
-                    !json_object_get(o->of.node, "patternProperties"))
-                    dead = true;
-            }
-            dead = dead || (depth > 0 && g.n > 1 && mf__goal_is_empty(c, &g, depth - 1));
-            dead = dead || (g.n == 1 && json_is_boolean(g.items[0].node) &&
-                            json_is_true(g.items[0].node) == g.items[0].negated);
-            mf__goal_free(&g);
-            if (dead) return true;
-        }
-    }
-    return false;
-}
-
 static mf_status expand(mf__schemas *c, conjunctions *todo, conjunctions *out, uint32_t limit) {
     while (todo->n) {
         conjunction j = todo->items[--todo->n];
@@ -587,13 +555,13 @@ static mf_status expand(mf__schemas *c, conjunctions *todo, conjunctions *out, u
                                : settle(c, &j);
         if (status == MF_OK && !is_dead(&j) && j.n_branches) {
             conjunctions more = {0};
-            status = contradicts(c, &j, 0) ? MF_OK : split(c, &j, &more);
+            status = mf__conjunction_contradicts(c, &j, 0) ? MF_OK : split(c, &j, &more);
             for (uint32_t i = more.n; status == MF_OK && i-- > 0;) {
                 status = room(c, (void **)&todo->items, &todo->capacity, todo->n + 1, sizeof *todo->items);
                 if (status == MF_OK) todo->items[todo->n++] = more.items[i], more.n = i;
             }
             mf__conjunctions_free(&more);
-        } else if (status == MF_OK && !is_dead(&j) && !contradicts(c, &j, c->probing ? 1 : 2)) {
+        } else if (status == MF_OK && !is_dead(&j) && !mf__conjunction_contradicts(c, &j, c->probing ? 1 : 2)) {
             if (out->n >= limit)
                 status =
                     mf__fail(c->err, MF_E_LIMIT, "JSON Schema: more than %u alternatives together", (unsigned)limit);
@@ -639,7 +607,8 @@ bool mf__goal_is_empty(mf__schemas *c, const goal *g, int depth) {
     c->probing++;
     c->err = &ignored;
     bool empty = expand_goal(c, g, MAX_PROBE, &list) == MF_OK;
-    for (uint32_t i = 0; i < list.n && empty; i++) empty = depth > 0 && contradicts(c, &list.items[i], depth);
+    for (uint32_t i = 0; i < list.n && empty; i++)
+        empty = depth > 0 && mf__conjunction_contradicts(c, &list.items[i], depth);
     if (empty && list.n == 0) empty = true;
     mf__conjunctions_free(&list);
     c->err = err;

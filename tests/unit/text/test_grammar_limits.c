@@ -196,6 +196,10 @@ static void test_refused(void **state) {
     }
     static const char empty[] = "root ::= (\"a\"?){0,1000000}";
     assert_int_equal(mf__grammar_from_rules(empty, sizeof empty - 1, &g, &err), MF_E_LIMIT);
+    static const char long_text[] = "{\"type\":\"string\",\"minLength\":1e18}";
+    json_t *too_long = json_loads(long_text, 0, NULL);
+    assert_int_equal(mf__grammar_from_schema(too_long, &g, &err), MF_E_LIMIT);
+    json_decref(too_long);
     json_t *needs = json_object();
     char name[8];
     for (int i = 0; i < 30; i++) { /* 2^30 alternatives */
@@ -207,9 +211,58 @@ static void test_refused(void **state) {
     json_decref(s);
 }
 
+/* What is many, deep or long: refused, or compiled in no time. Each of these took minutes or the whole stack once. */
+static void test_hostile(void **state) {
+    (void)state;
+    mf__grammar *g;
+    mf_error err;
+    static char name[100001];
+    memset(name, 'n', sizeof name - 1);
+    g = schema(json_pack("{s:s,s:{s:{},s:{}}}", "type", "object", "properties", name, name + 1));
+    mf__grammar_free(g);
+    g = schema(json_pack("{s:s,s:I}", "type", "string", "minLength", (json_int_t)10000000));
+    mf__grammar_free(g);
+    json_t *many = json_array();
+    for (int i = 0; i < 30000; i++) json_array_append_new(many, json_object());
+    json_t *s = json_pack("{s:O}", "allOf", many);
+    assert_int_equal(mf__grammar_from_schema(s, &g, &err), MF_OK);
+    mf__grammar_free(g);
+    json_decref(s);
+    s = json_pack("{s:O}", "oneOf", many);
+    assert_int_equal(mf__grammar_from_schema(s, &g, &err), MF_E_LIMIT);
+    json_decref(s);
+    for (int i = 0; i < 30000; i++) json_array_set_new(many, (size_t)i, json_pack("{s:i}", "minimum", i));
+    s = json_pack("{s:O}", "allOf", many);
+    assert_int_equal(mf__grammar_from_schema(s, &g, &err), MF_E_LIMIT);
+    json_decref(s);
+    for (int i = 0; i < 30000; i++) json_array_set_new(many, (size_t)i, json_integer(i));
+    s = json_pack("{s:O,s:[{s:o}]}", "enum", many, "allOf", "enum", json_copy(many));
+    assert_int_equal(mf__grammar_from_schema(s, &g, &err), MF_E_LIMIT);
+    json_decref(s);
+    s = json_pack("{s:s,s:b,s:{s:O}}", "type", "array", "uniqueItems", 1, "items", "enum", many);
+    assert_int_equal(mf__grammar_from_schema(s, &g, &err), MF_E_UNSUPPORTED);
+    json_decref(s);
+    json_decref(many);
+    json_t *names = json_array();
+    for (int i = 0; i < 2000; i++) json_array_append_new(names, json_sprintf("name number %d", i));
+    g = schema(json_pack("{s:s,s:{s:o}}", "type", "object", "propertyNames", "enum", names));
+    assert_true(accepts(g, "{\"name number 7\":1}", 19));
+    assert_false(accepts(g, "{\"name number x\":1}", 19));
+    mf__grammar_free(g);
+    /* rules that call those before them */
+    mf__strbuf text = {0};
+    mf__strbuf_printf(&text, NULL, "r0 ::= \"x\"\n");
+    for (int i = 1; i < 1900; i++)
+        mf__strbuf_printf(&text, NULL, "r%d ::= r%d \"some text\" | \"y\" r%d\n", i, i - 1, i - 1);
+    mf__strbuf_printf(&text, NULL, "root ::= r1899\n");
+    mf__grammar_free(rules(text.data));
+    mf__strbuf_free(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_ambiguous),     cmocka_unit_test(test_large_lists),
                                        cmocka_unit_test(test_long_constant), cmocka_unit_test(test_counts),
-                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_counts_in_patterns)};
+                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_counts_in_patterns),
+                                       cmocka_unit_test(test_hostile)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
