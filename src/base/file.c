@@ -100,6 +100,13 @@ mf_status mf__map_open(const char *path, mf__map *out, mf_error *err) {
     return status;
 }
 
+void mf__map_let_go(const mf__map *map, size_t from, size_t to) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    from = (from + page - 1) / page * page;
+    to = to >= map->size ? (to + page - 1) / page * page : to / page * page;
+    if (map->data && from < to) madvise((void *)(map->data + from), to - from, MADV_DONTNEED);
+}
+
 #if defined(__linux__) && defined(MREMAP_FIXED)
 #define HOLD_STEP ((int64_t)64 << 20)
 

@@ -12,6 +12,8 @@ typedef struct mf__map {
 
 mf_status mf__map_open(const char *path, mf__map *out, mf_error *err); /* refuses directories and devices */
 void mf__map_close(mf__map *map);                                      /* zeroed maps are fine */
+/* Bytes [from, to) were read and need not stay in the process's memory; the page cache keeps them. */
+void mf__map_let_go(const mf__map *map, size_t from, size_t to);
 /* Reads the mapped file into memory of the process's own, in huge pages where possible, at the same address: nothing is
  * evicted any more, and what happens to the file does not matter. False: it stays mapped (not on this system, no
  * memory, the file cannot be read or is another one now). */

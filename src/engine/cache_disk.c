@@ -191,15 +191,15 @@ static void keep_prefixes(const mf_model *m, listing *l, const int32_t *tokens, 
 static mf_status read_one(mf_model *m, const mf__cache_disk *d, int64_t length, uint64_t name, bool last,
                           mf__frozen **state, mf_error *err) {
     char *path = path_of(d, length, name);
-    mf__map map = {0};
+    mf__snapshot_source src = {.mapped = true};
     mf__frozen *next = NULL;
-    mf_status st = path ? mf__map_open(path, &map, err) : mf__fail(err, MF_E_NOMEM, "no memory for a path");
-    if (st == MF_OK) st = mf__snapshot_read(m, map.data, map.size, *state, last, &next, err);
+    mf_status st = path ? mf__map_open(path, &src.map, err) : mf__fail(err, MF_E_NOMEM, "no memory for a path");
+    if (st == MF_OK) st = mf__snapshot_read(m, &src, *state, last, &next, err);
     if (st == MF_OK && next->length != length) {
         st = mf__fail(err, MF_E_FORMAT, "%s holds %lld tokens", path, (long long)next->length);
         mf__frozen_drop(m, next);
     }
-    mf__map_close(&map);
+    mf__map_close(&src.map);
     free(path);
     if (st != MF_OK) return st;
     mf__frozen_drop(m, *state);

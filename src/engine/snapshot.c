@@ -7,6 +7,7 @@
 #include "base/hash.h"
 
 #define OLD_MAX_LENGTH 1048576
+#define CHECK_BYTES ((size_t)1 << 20)
 
 static int64_t pad8(int64_t n) {
     return (n + 7) / 8 * 8;
@@ -91,15 +92,30 @@ static void place_current(const mf__snapshot_shape *shape, mf__snapshot_view *v)
     }
 }
 
-static mf_status parse_current(const mf__snapshot_shape *shape, const uint8_t *data, size_t size, mf__snapshot_view *v,
+/* Of all but the last 8 bytes. */
+static uint64_t checksum(const mf__snapshot_source *src) {
+    mf__hash h;
+    size_t end = src->map.size - 8;
+    mf__hash_init(&h, 0);
+    for (size_t at = 0, n; at < end; at += n) {
+        n = end - at < CHECK_BYTES ? end - at : CHECK_BYTES;
+        mf__hash_update(&h, src->map.data + at, n);
+        if (src->mapped) mf__map_let_go(&src->map, at, at + n);
+    }
+    return mf__hash_digest(&h);
+}
+
+static mf_status parse_current(const mf__snapshot_shape *shape, const mf__snapshot_source *src, mf__snapshot_view *v,
                                mf_error *err) {
+    const uint8_t *data = src->map.data;
+    size_t size = src->map.size;
     uint64_t sum;
     if (size < sizeof v->h + 8)
         return mf__fail(err, MF_E_FORMAT, "the snapshot has %zu bytes, its header needs %zu", size, sizeof v->h + 8);
     memcpy(&v->h, data, sizeof v->h);
     MF__TRY(check_header(shape, &v->h, size, err));
     memcpy(&sum, data + size - 8, 8);
-    uint64_t found = mf__hash_bytes(data, size - 8);
+    uint64_t found = checksum(src);
     if (sum != found)
         return mf__fail(err, MF_E_FORMAT, "the snapshot is damaged: checksum %016llx, its bytes give %016llx",
                         (unsigned long long)sum, (unsigned long long)found);
@@ -195,8 +211,10 @@ static mf_status parse_old(const mf__snapshot_shape *shape, const uint8_t *data,
     return check_kv_type(shape, MF_TYPE_F32, err); /* last: the way out it names must be one */
 }
 
-mf_status mf__snapshot_parse(const mf__snapshot_shape *shape, const uint8_t *data, size_t size, mf__snapshot_view *out,
+mf_status mf__snapshot_parse(const mf__snapshot_shape *shape, const mf__snapshot_source *src, mf__snapshot_view *out,
                              mf_error *err) {
+    const uint8_t *data = src->map.data;
+    size_t size = src->map.size;
     uint32_t magic, version;
     memset(out, 0, sizeof *out);
     if (size < 8) return mf__fail(err, MF_E_FORMAT, "the snapshot has %zu bytes, too few for any", size);
@@ -209,7 +227,7 @@ mf_status mf__snapshot_parse(const mf__snapshot_shape *shape, const uint8_t *dat
         return mf__fail(err, MF_E_UNSUPPORTED, "the snapshot is of version %u, this program knows 1 to %u", version,
                         MF_SNAPSHOT_VERSION);
     MF__TRY(alloc_view(shape, out, err));
-    mf_status st = version == MF_SNAPSHOT_VERSION ? parse_current(shape, data, size, out, err)
+    mf_status st = version == MF_SNAPSHOT_VERSION ? parse_current(shape, src, out, err)
                                                   : parse_old(shape, data, size, version, out, err);
     if (st != MF_OK) mf__snapshot_view_free(out);
     return st;

@@ -45,8 +45,15 @@ typedef struct mf__snapshot_view {
     int64_t *conv_off, *delta_off; /* [n_layers] */
 } mf__snapshot_view;
 
+/* The bytes of a snapshot. mapped: they are a file's, and what was read of them is let go again, so that a state is not
+ * in memory twice. */
+typedef struct mf__snapshot_source {
+    mf__map map;
+    bool mapped;
+} mf__snapshot_source;
+
 /* Checks everything (sizes, checksum, fingerprint, ranges) without changing anything. Free the view afterwards. */
-mf_status mf__snapshot_parse(const mf__snapshot_shape *shape, const uint8_t *data, size_t size, mf__snapshot_view *out,
+mf_status mf__snapshot_parse(const mf__snapshot_shape *shape, const mf__snapshot_source *src, mf__snapshot_view *out,
                              mf_error *err);
 void mf__snapshot_view_free(mf__snapshot_view *view);
 
@@ -58,7 +65,7 @@ mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uin
                              void *sink, mf_error *err);
 /* parent: the state that an increment goes on from (its length is the increment's base); NULL for a whole one.
  * recurrent: false leaves that state out, for a link in the middle of a chain. */
-mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, bool recurrent,
+mf_status mf__snapshot_read(mf_model *m, const mf__snapshot_source *src, const mf__frozen *parent, bool recurrent,
                             mf__frozen **out, mf_error *err);
 
 /* Of config, manifest, a sample of every tensor's and every expert file's bytes, backend, its arithmetic, KV type,

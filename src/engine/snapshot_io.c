@@ -231,38 +231,48 @@ mf_status mf__snapshot_write(mf_model *m, const mf__frozen *f, int64_t base, uin
 
 /* ---- reading ---- */
 
-/* To the backend's memory, a page's worth at a time under the lock. */
-static mf_status take_rows(mf_model *m, mf__page *const *pages, rows r, int64_t from, int64_t to, const uint8_t *bytes,
+static void let_go(const mf__snapshot_source *src, int64_t at, int64_t bytes) {
+    if (src->mapped) mf__map_let_go(&src->map, (size_t)at, (size_t)(at + bytes));
+}
+
+/* The rows of [base, length), which begin at byte `at`: to the backend's memory, a page's worth at a time under the
+ * lock. */
+static mf_status take_rows(mf_model *m, const mf__snapshot_source *src, int64_t at, rows r, int64_t base, mf__frozen *f,
                            mf_error *err) {
-    for (int64_t pos = from; pos < to && r.row_bytes;) {
+    for (int64_t pos = base; pos < f->length && r.row_bytes;) {
         int64_t n;
         mf__model_lock(m);
-        char *mem = place_of(m, pages, &r, pos, &n);
-        if (n > to - pos) n = to - pos;
-        mf_status st = m->be->upload(m->be, mem, bytes, n * r.row_bytes, err);
+        char *mem = place_of(m, f->pages, &r, pos, &n);
+        if (n > f->length - pos) n = f->length - pos;
+        mf_status st = m->be->upload(m->be, mem, src->map.data + at, n * r.row_bytes, err);
         mf__model_unlock(m);
         MF__TRY(st);
-        bytes += n * r.row_bytes;
+        let_go(src, at, n * r.row_bytes);
+        at += n * r.row_bytes;
         pos += n;
     }
     return MF_OK;
 }
 
-static mf_status take_recurrent(mf_model *m, mf__frozen *f, int l, const uint8_t *conv, const uint8_t *delta,
-                                mf_error *err) {
+static mf_status take_recurrent(mf_model *m, const mf__snapshot_source *src, const mf__snapshot_view *v, int l,
+                                mf__frozen *f, mf_error *err) {
     mf__backend *be = m->be;
+    const uint8_t *conv = src->map.data + v->conv_off[l], *delta = src->map.data + v->delta_off[l];
+    int64_t conv_bytes = m->shape->conv_floats[l] * 4, delta_bytes = m->shape->delta_floats[l] * 4;
     mf__model_lock(m);
-    mf_status st = be->upload(be, f->recurrent + m->conv_off[l], conv, m->shape->conv_floats[l] * 4, err);
-    if (st == MF_OK) st = be->upload(be, f->recurrent + m->delta_off[l], delta, m->shape->delta_floats[l] * 4, err);
+    mf_status st = be->upload(be, f->recurrent + m->conv_off[l], conv, conv_bytes, err);
+    if (st == MF_OK) st = be->upload(be, f->recurrent + m->delta_off[l], delta, delta_bytes, err);
     mf__model_unlock(m);
+    let_go(src, v->delta_off[l], delta_bytes);
     return st;
 }
 
-static mf_status fill(mf_model *m, const uint8_t *data, const mf__snapshot_view *v, mf__frozen *f, mf_error *err) {
+static mf_status fill(mf_model *m, const mf__snapshot_source *src, const mf__snapshot_view *v, mf__frozen *f,
+                      mf_error *err) {
     for (int l = 0; l < m->shape->n_layers; l++) {
-        MF__TRY(take_rows(m, f->pages, rows_of(m, l, false), v->h.base, f->length, data + v->k_off[l], err));
-        MF__TRY(take_rows(m, f->pages, rows_of(m, l, true), v->h.base, f->length, data + v->v_off[l], err));
-        if (f->recurrent) MF__TRY(take_recurrent(m, f, l, data + v->conv_off[l], data + v->delta_off[l], err));
+        MF__TRY(take_rows(m, src, v->k_off[l], rows_of(m, l, false), v->h.base, f, err));
+        MF__TRY(take_rows(m, src, v->v_off[l], rows_of(m, l, true), v->h.base, f, err));
+        if (f->recurrent) MF__TRY(take_recurrent(m, src, v, l, f, err));
     }
     return MF_OK;
 }
@@ -296,8 +306,8 @@ static mf_status make_room(mf_model *m, const mf__frozen *parent, int64_t base, 
     return st;
 }
 
-static mf_status build(mf_model *m, const uint8_t *data, const mf__snapshot_view *v, const mf__frozen *parent,
-                       bool recurrent, mf__frozen *f, mf_error *err) {
+static mf_status build(mf_model *m, const mf__snapshot_source *src, const mf__snapshot_view *v,
+                       const mf__frozen *parent, bool recurrent, mf__frozen *f, mf_error *err) {
     int64_t base = v->h.base;
     f->length = v->h.length;
     f->tokens = malloc(((size_t)f->length + 1) * sizeof *f->tokens);
@@ -306,18 +316,18 @@ static mf_status build(mf_model *m, const uint8_t *data, const mf__snapshot_view
         return mf__fail(err, MF_E_NOMEM, "no memory for a state of %lld tokens", (long long)f->length);
     if (base) memcpy(f->tokens, parent->tokens, (size_t)base * sizeof *f->tokens);
     if (v->tokens_off >= 0)
-        memcpy(f->tokens + base, data + v->tokens_off, (size_t)(f->length - base) * sizeof *f->tokens);
+        memcpy(f->tokens + base, src->map.data + v->tokens_off, (size_t)(f->length - base) * sizeof *f->tokens);
     else
         for (int64_t i = 0; i < f->length; i++) f->tokens[i] = -1;
     MF__TRY(make_room(m, parent, base, recurrent, f, err));
-    return fill(m, data, v, f, err);
+    return fill(m, src, v, f, err);
 }
 
-mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const mf__frozen *parent, bool recurrent,
+mf_status mf__snapshot_read(mf_model *m, const mf__snapshot_source *src, const mf__frozen *parent, bool recurrent,
                             mf__frozen **out, mf_error *err) {
     mf__snapshot_view view;
     int64_t have = parent ? parent->length : 0;
-    MF__TRY(mf__snapshot_parse(m->shape, data, size, &view, err));
+    MF__TRY(mf__snapshot_parse(m->shape, src, &view, err));
     mf_status st = MF_OK;
     mf__frozen *f = calloc(1, sizeof *f);
     if (f) f->refs = 1;
@@ -327,7 +337,7 @@ mf_status mf__snapshot_read(mf_model *m, const uint8_t *data, size_t size, const
         st = mf__fail(err, MF_E_MISMATCH, "the snapshot goes on from %lld tokens, %lld are there",
                       (long long)view.h.base, (long long)have);
     else
-        st = build(m, data, &view, parent, recurrent, f, err);
+        st = build(m, src, &view, parent, recurrent, f, err);
     mf__snapshot_view_free(&view);
     if (st != MF_OK) {
         mf__frozen_drop(m, f);

@@ -53,10 +53,10 @@ mf_status mf_state_save_file(mf_session *s, const char *path, mf_error *err) {
     return mf__file_replace_by(path, produce_state, s, err);
 }
 
-static mf_status load(mf_session *s, const void *buf, size_t size, mf_error *err) {
+static mf_status load(mf_session *s, const mf__snapshot_source *src, mf_error *err) {
     mf__frozen *f = NULL;
     MF__TRY(mf__model_fingerprint(s->model, err));
-    MF__TRY(mf__snapshot_read(s->model, buf, size, NULL, true, &f, err));
+    MF__TRY(mf__snapshot_read(s->model, src, NULL, true, &f, err));
     mf__model_lock(s->model);
     mf_status st = mf__thaw(s, f, f->length, err);
     mf__frozen_free(s->model, f);
@@ -67,15 +67,15 @@ static mf_status load(mf_session *s, const void *buf, size_t size, mf_error *err
 mf_status mf_state_load(mf_session *s, const void *buf, size_t size, mf_error *err) {
     if (!s || !buf) return mf__fail(err, MF_E_INVALID, "mf_state_load: an argument is NULL");
     if (size > PTRDIFF_MAX) return mf__fail(err, MF_E_INVALID, "mf_state_load: no state has %zu bytes", size);
-    return load(s, buf, size, err);
+    return load(s, &(mf__snapshot_source){.map = {buf, size}}, err);
 }
 
 mf_status mf_state_load_file(mf_session *s, const char *path, mf_error *err) {
-    mf__map map;
+    mf__snapshot_source src = {.mapped = true};
     if (!s || !path) return mf__fail(err, MF_E_INVALID, "mf_state_load_file: an argument is NULL");
-    MF__TRY(mf__map_open(path, &map, err));
-    mf_status st = load(s, map.data, map.size, err);
-    mf__map_close(&map);
+    MF__TRY(mf__map_open(path, &src.map, err));
+    mf_status st = load(s, &src, err);
+    mf__map_close(&src.map);
     return st == MF_OK ? MF_OK : mf__fail_prefix(err, st, "%s", path);
 }
 

@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         uint64_t sum = mf__hash_bytes(copy, size - 8);
         memcpy(copy + size - 8, &sum, 8);
     }
-    mf_status status = mf__snapshot_parse(&SHAPE, copy, size, &view, &err);
+    mf_status status = mf__snapshot_parse(&SHAPE, &(mf__snapshot_source){.map = {copy, size}}, &view, &err);
     if (status == MF_OK) {
         check_view(&view, size);
         mf__snapshot_view_free(&view);

@@ -56,6 +56,23 @@ static void hold_a_file(void **state) {
     free(bytes);
 }
 
+/* What was let go is read again where somebody asks for it. */
+static void let_go_of_a_file(void **state) {
+    enum { SIZE = 100000 };
+    static char bytes[SIZE];
+    static const size_t ranges[][2] = {{0, 0}, {0, SIZE}, {1, 4096}, {4095, 12289}, {99000, SIZE}, {SIZE, SIZE}};
+    mf__map map;
+    for (int i = 0; i < SIZE; i++) bytes[i] = (char)(i * 7 + i / 4096);
+    assert_int_equal(mf__map_open(scratch_write(state, "go.bin", bytes, SIZE), &map, &err), MF_OK);
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        assert_memory_equal(map.data, bytes, SIZE);
+        mf__map_let_go(&map, ranges[i][0], ranges[i][1]);
+    }
+    assert_memory_equal(map.data, bytes, SIZE);
+    mf__map_close(&map);
+    mf__map_let_go(&map, 0, 0);
+}
+
 static void only_regular_files(void **state) {
     mf__map map;
     char *text;
@@ -174,6 +191,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         SCRATCH_TEST(map_a_file),
         SCRATCH_TEST(hold_a_file),
+        SCRATCH_TEST(let_go_of_a_file),
         SCRATCH_TEST(only_regular_files),
         SCRATCH_TEST(read_whole_files),
         SCRATCH_TEST(sizes_and_names),
