@@ -1,8 +1,9 @@
 /* moeflux check: a model against recorded numbers of another implementation.
  *
  * The golden file has, for prompts I = 0, 1, ...: pI.tokens [T], pI.logits [R][vocab] (the last R rows) and perhaps
- * pI.hidden [layers + 1][T][hidden] (the embedding, the output of every layer but the last, the final norm); and
- * greedy.tokens, p0 followed by its greedy continuation. Besides, all ways of evaluating a prompt must agree. */
+ * pI.hidden [layers + 1][T][hidden] (the embedding, the output of every layer but the last, the final norm), or, where
+ * a layer has several streams, pI.hidden [layers][T][streams * hidden] and pI.final [T][hidden]; and greedy.tokens, p0
+ * followed by its greedy continuation. Besides, all ways of evaluating a prompt must agree. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,8 @@ typedef struct prompt {
     const float *logits;
     int64_t n_logits;
     const float *hidden; /* NULL when not recorded */
+    const float *final;  /* the final norm, where it is not hidden's last */
+    int64_t n_wide;      /* of a row of hidden */
 } prompt;
 
 typedef struct checker {
@@ -81,12 +84,19 @@ static mf_status read_prompt(const checker *c, int index, prompt *p, bool *found
                         (long long)p->n_logits, (long long)p->n_tokens);
     snprintf(name, sizeof name, "p%d.hidden", index);
     if (!mf__catalog_find(c->golden, name)) return MF_OK;
-    MF__TRY(golden_tensor(c, name, MF_TYPE_F32, 3, c->info->n_hidden, &e, err));
-    if (e->dims[0] != c->info->n_layers + 1 || e->dims[1] != p->n_tokens)
+    char last[32];
+    const mf__entry *f = NULL;
+    snprintf(last, sizeof last, "p%d.final", index);
+    if (mf__catalog_find(c->golden, last)) MF__TRY(golden_tensor(c, last, MF_TYPE_F32, 2, c->info->n_hidden, &f, err));
+    MF__TRY(golden_tensor(c, name, MF_TYPE_F32, 3, f ? 0 : c->info->n_hidden, &e, err));
+    if (e->dims[0] != c->info->n_layers + (f ? 0 : 1) || e->dims[1] != p->n_tokens || e->dims[2] % c->info->n_hidden ||
+        (f && f->dims[0] != p->n_tokens))
         return mf__fail(err, MF_E_MISMATCH, "%s: %s is for %lld layers and %lld tokens, expected %d and %lld",
                         mf__catalog_file(c->golden, 0), name, (long long)e->dims[0] - 1, (long long)e->dims[1],
                         c->info->n_layers, (long long)p->n_tokens);
     p->hidden = (const float *)(const void *)e->data;
+    p->n_wide = e->dims[2];
+    p->final = f ? (const float *)(const void *)f->data : p->hidden + c->info->n_layers * p->n_tokens * p->n_wide;
     return MF_OK;
 }
 
@@ -138,8 +148,10 @@ static void on_probe(void *user, const char *name, int layer, const float *data,
         c->row0 += n_rows;
     } else
         return;
-    if (row0 + n_rows > p->n_tokens || n_cols != c->info->n_hidden) return;
-    compare_rows(&c->hidden[slot], data, p->hidden + (slot * p->n_tokens + row0) * n_cols, n_rows, n_cols);
+    bool is_final = slot == c->info->n_layers;
+    if (row0 + n_rows > p->n_tokens || n_cols != (is_final ? c->info->n_hidden : p->n_wide)) return;
+    const float *want = is_final ? p->final : p->hidden + slot * p->n_tokens * p->n_wide;
+    compare_rows(&c->hidden[slot], data, want + row0 * n_cols, n_rows, n_cols);
 }
 
 static mf_status new_session(checker *c, int64_t n_ctx, int64_t n_chunk, bool probe, mf_session **out, mf_error *err) {

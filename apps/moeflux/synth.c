@@ -31,7 +31,7 @@ static int synth(mf__synth_options *opt, const char *dst) {
     if (st != MF_OK) return app_fail(&err);
     double seconds = app_seconds() - j.bar.start;
     app_note("wrote %s, a random model of the shape %s: %s in %.1f s (%s/s)", dst, opt->shape,
-            app_bytes((double)j.total, size), seconds, app_bytes(seconds > 0 ? (double)j.total / seconds : 0, rate));
+             app_bytes((double)j.total, size), seconds, app_bytes(seconds > 0 ? (double)j.total / seconds : 0, rate));
     return APP_OK;
 }
 
@@ -46,7 +46,7 @@ int cmd_synth(int argc, char **argv) {
          .arg = "NAME",
          .help =
              "a3b (default), a17b, deepseek, glm-flash, glm5, deepseek32, mistral4, mimo, gemma4, hy3, ernie, olmoe, "
-             "mixtral, minimax3 or tiny"},
+             "mixtral, minimax3, deepseek4 or tiny"},
         {.name = "layers",
          .kind = OPT_INT,
          .value = &layers,

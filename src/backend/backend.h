@@ -20,13 +20,15 @@
 
 /* The KV rows of one layer of one sequence. Rows live in pages, which are numbers in a pool: page i of the sequence is
  * pool[pages[i]], and this layer's block of it lies `off` bytes into it: block_rows rows of K, then as many of V, in
- * one of the forms of quant/kv.h. Pool and pages are tables in the backend's memory. */
+ * one of the forms of quant/kv.h; where v_step positions share a V row, fewer of those. Pool and pages are tables in
+ * the backend's memory. */
 typedef struct mf__kv {
     char *const *pool;
     const int32_t *pages;
     int64_t off;
     int32_t block_rows;
     int32_t k_cols, v_cols;
+    int32_t v_step;           /* positions that share a V row */
     int64_t k_bytes, v_bytes; /* of a row: mf__kv_row_bytes */
     mf__type type;
 } mf__kv;
@@ -39,6 +41,7 @@ static inline mf__kv mf__kv_make(char *const *pool, const int32_t *pages, int64_
                     .block_rows = block_rows,
                     .k_cols = k_cols,
                     .v_cols = v_cols,
+                    .v_step = 1,
                     .k_bytes = mf__kv_row_bytes(type, k_cols),
                     .v_bytes = mf__kv_row_bytes(type, v_cols),
                     .type = type};
@@ -51,7 +54,7 @@ static inline void *mf__kv_k(const mf__kv *kv, int64_t pos) {
     return mf__kv_block(kv, pos) + pos % kv->block_rows * kv->k_bytes;
 }
 static inline void *mf__kv_v(const mf__kv *kv, int64_t pos) {
-    return mf__kv_block(kv, pos) + kv->block_rows * kv->k_bytes + pos % kv->block_rows * kv->v_bytes;
+    return mf__kv_block(kv, pos) + kv->block_rows * kv->k_bytes + pos % kv->block_rows / kv->v_step * kv->v_bytes;
 }
 
 /* The state of one layer of one sequence. Recurrent state is read from _in and written to _out, which may be the same:

@@ -219,11 +219,13 @@ static mf_status fill_plain(const synth *s, const weight *w, uint8_t *out, mf_er
 
 static void fill_vector(const synth *s, const weight *w, uint8_t *out) {
     random_t r = random_of(s->opt->seed, w->name, 0, 0);
+    int64_t n_experts = s->bp.config.moe.n_experts;
     bool norm = strstr(w->name, "norm") != NULL, conv = strstr(w->name, "conv1d") != NULL;
     for (int64_t i = 0; i < w->n_rows * w->n_cols; i++) {
         float v = 0; /* biases, sinks */
         if (norm || mf__text_ends_with(w->name, "scale") || mf__text_ends_with(w->name, "layer_scalar")) v = 1;
         if (conv) v = (float)(uniform(&r) - 0.5);
+        if (mf__text_ends_with(w->name, "tid2eid")) v = (float)((i % w->n_cols * 7 + i / w->n_cols * 5) % n_experts);
         if (mf__text_ends_with(w->name, "A_log")) v = (float)log(1 + 15 * uniform(&r));
         if (mf__text_ends_with(w->name, "dt_bias")) v = (float)log(expm1(0.001 * pow(100, uniform(&r))));
         memcpy(out + 4 * i, &v, 4);

@@ -120,6 +120,16 @@ static const shape SHAPES[] = {
      "\"routed_scaling_factor\": 2.0, \"sparse_attention_config\": {\"first_full_layers\": 3, "
      "\"sparse_num_index_heads\": 4, \"sparse_index_dim\": 128, \"sparse_block_size\": 128, "
      "\"sparse_topk_blocks\": 16, \"sparse_local_block\": 1}, \"eos_token_id\": 256}"},
+    {"deepseek4", 43, 4,
+     "{\"model_type\": \"deepseek_v4\", \"rms_norm_eps\": 1e-06, \"hidden_size\": 4096, \"vocab_size\": 129280, "
+     "\"max_position_embeddings\": 1048576, \"num_attention_heads\": 64, \"num_key_value_heads\": 1, "
+     "\"head_dim\": 512, \"qk_rope_head_dim\": 64, \"q_lora_rank\": 1024, \"o_groups\": 8, \"o_lora_rank\": 1024, "
+     "\"n_routed_experts\": 256, \"n_shared_experts\": 1, \"num_experts_per_tok\": 6, "
+     "\"moe_intermediate_size\": 2048, \"routed_scaling_factor\": 1.5, \"swiglu_limit\": 10.0, "
+     "\"sliding_window\": 128, \"hc_mult\": 4, \"hc_sinkhorn_iters\": 20, \"index_n_heads\": 64, "
+     "\"index_head_dim\": 128, \"index_topk\": 512, \"num_hash_layers\": 3, \"rope_theta\": 10000.0, "
+     "\"compress_rope_theta\": 160000.0, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 16, "
+     "\"original_max_position_embeddings\": 65536}, \"eos_token_id\": 256}"},
     {"tiny", 4, 1,
      "{" QWEN "\"hidden_size\": 256, \"vocab_size\": 512, \"max_position_embeddings\": 4096, "
      "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"linear_num_key_heads\": 2, "
@@ -128,9 +138,9 @@ static const shape SHAPES[] = {
      "\"shared_expert_intermediate_size\": 128}"},
 };
 
-const char *const mf__synth_shapes[] = {"a3b",      "a17b",     "deepseek", "glm-flash", "glm5",  "deepseek32",
-                                        "mistral4", "mimo",     "gemma4",   "hy3",       "ernie", "olmoe",
-                                        "mixtral",  "minimax3", "tiny",     NULL};
+const char *const mf__synth_shapes[] = {"a3b",      "a17b",     "deepseek",  "glm-flash", "glm5",  "deepseek32",
+                                        "mistral4", "mimo",     "gemma4",    "hy3",       "ernie", "olmoe",
+                                        "mixtral",  "minimax3", "deepseek4", "tiny",      NULL};
 
 json_t *mf__synth_config(const char *name, int n_layers, mf_error *err) {
     for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {

@@ -13,7 +13,8 @@ static const mf__layer_kind *kind_of(const mf_model *m, int layer) {
 
 static int64_t block_bytes(const mf_model *m, int layer) {
     const mf__layer_kind *k = kind_of(m, layer);
-    return MF_KV_BLOCK * (mf__kv_row_bytes(m->kv_type, k->k_cols) + mf__kv_row_bytes(m->kv_type, k->v_cols));
+    return MF_KV_BLOCK * mf__kv_row_bytes(m->kv_type, k->k_cols) +
+           MF_KV_BLOCK / k->v_step * mf__kv_row_bytes(m->kv_type, k->v_cols);
 }
 
 void mf__kv_pool_deinit(mf_model *m) {
@@ -124,5 +125,8 @@ mf_status mf__page_copy(mf_model *m, const mf__page *from, mf__page **out, mf_er
 
 mf__kv mf__kv_bind(const mf_model *m, const int32_t *page_table, int layer) {
     const mf__layer_kind *k = kind_of(m, layer);
-    return mf__kv_make(m->kv.table, page_table, m->kv.layer_off[layer], MF_KV_BLOCK, m->kv_type, k->k_cols, k->v_cols);
+    mf__kv kv =
+        mf__kv_make(m->kv.table, page_table, m->kv.layer_off[layer], MF_KV_BLOCK, m->kv_type, k->k_cols, k->v_cols);
+    kv.v_step = k->v_step;
+    return kv;
 }

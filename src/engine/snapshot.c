@@ -21,10 +21,16 @@ static int64_t v_bytes(const mf__snapshot_shape *shape, int32_t l) {
     return mf__kv_row_bytes(shape->kv_type, shape->v_cols[l]);
 }
 
+/* V rows of layer l for the positions [base, length): those that are complete by then, and were not before. */
+static int64_t v_rows(const mf__snapshot_shape *shape, int32_t l, int64_t base, int64_t length) {
+    int32_t step = shape->v_step ? shape->v_step[l] : 1;
+    return length / step - base / step;
+}
+
 int64_t mf__snapshot_bytes(const mf__snapshot_shape *shape, int64_t base, int64_t length) {
     int64_t n = length - base, bytes = (int64_t)sizeof(mf__snapshot_header) + pad8(n * 4);
     for (int32_t l = 0; l < shape->n_layers; l++) {
-        bytes += n * (k_bytes(shape, l) + v_bytes(shape, l));
+        bytes += n * k_bytes(shape, l) + v_rows(shape, l, base, length) * v_bytes(shape, l);
         bytes += (shape->conv_floats[l] + shape->delta_floats[l]) * 4;
     }
     return bytes + 8;
@@ -83,7 +89,7 @@ static void place_current(const mf__snapshot_shape *shape, mf__snapshot_view *v)
     for (int32_t l = 0; l < shape->n_layers; l++) {
         v->k_off[l] = at;
         v->v_off[l] = at + n * k_bytes(shape, l);
-        at = v->v_off[l] + n * v_bytes(shape, l);
+        at = v->v_off[l] + v_rows(shape, l, v->h.base, v->h.length) * v_bytes(shape, l);
     }
     for (int32_t l = 0; l < shape->n_layers; l++) {
         v->conv_off[l] = at;

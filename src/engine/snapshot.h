@@ -2,7 +2,8 @@
  *
  * Little-endian. A header (below), then for the positions [base, length):
  *   tokens  i32 each, padded to 8 bytes
- *   per layer that keeps KV: its K rows, then its V rows, in the form of quant/kv.h that the header names
+ *   per layer that keeps KV: its K rows, then its V rows, in the form of quant/kv.h that the header names; where several
+ *   positions share a V row, those of rows that became complete
  *   per layer with recurrent state: convolution history, then recurrence (at `length`; independent of base)
  *   u64     XXH64 of everything before
  * base > 0 makes an increment, readable only together with the state it goes on from. */
@@ -34,6 +35,7 @@ typedef struct mf__snapshot_shape {
     mf__type kv_type;
     bool latent;                               /* KV rows are latents and rope keys */
     const int32_t *k_cols, *v_cols;            /* [n_layers]; 0: no KV */
+    const int32_t *v_step;                     /* [n_layers] positions that share a V row; NULL: 1 */
     const int64_t *conv_floats, *delta_floats; /* [n_layers]; 0: none */
 } mf__snapshot_shape;
 

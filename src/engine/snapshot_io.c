@@ -67,7 +67,7 @@ static mf_status make_shape(mf_model *m, mf_error *err) {
     size_t n = (size_t)m->info.n_layers;
     if (m->shape) return MF_OK;
     mf__snapshot_shape *shape = mf__arena_alloc(&m->arena, sizeof *shape);
-    int32_t *cols = mf__arena_array(&m->arena, 2 * n, sizeof *cols);
+    int32_t *cols = mf__arena_array(&m->arena, 3 * n, sizeof *cols);
     int64_t *floats = mf__arena_array(&m->arena, 2 * n, sizeof *floats);
     if (!shape || !cols || !floats) return mf__fail(err, MF_E_NOMEM, "no memory for the model's fingerprint");
     *shape = (mf__snapshot_shape){.kv_type = m->kv_type,
@@ -77,12 +77,14 @@ static mf_status make_shape(mf_model *m, mf_error *err) {
                                   .max_length = m->info.n_ctx,
                                   .k_cols = cols,
                                   .v_cols = cols + n,
+                                  .v_step = cols + 2 * n,
                                   .conv_floats = floats,
                                   .delta_floats = floats + n};
     for (size_t l = 0; l < n; l++) {
         const mf__layer_kind *k = &m->bp.kinds[m->bp.kind_of[l]];
         cols[l] = k->k_cols;
         cols[n + l] = k->v_cols;
+        cols[2 * n + l] = k->v_step;
         floats[l] = k->conv_floats;
         floats[n + l] = k->delta_floats;
     }
@@ -104,20 +106,20 @@ mf_status mf__model_fingerprint(mf_model *m, mf_error *err) {
 typedef struct rows {
     int layer;
     bool v;
+    int32_t step; /* positions that share a row */
     int64_t row_bytes;
 } rows;
 
 static rows rows_of(const mf_model *m, int layer, bool v) {
     const mf__layer_kind *kind = &m->bp.kinds[m->bp.kind_of[layer]];
-    return (rows){layer, v, mf__kv_row_bytes(m->kv_type, v ? kind->v_cols : kind->k_cols)};
+    return (rows){layer, v, v ? kind->v_step : 1, mf__kv_row_bytes(m->kv_type, v ? kind->v_cols : kind->k_cols)};
 }
 
-/* Where the row of a position lies, and how many follow it in its page. Under lock: pages are found through the pool.
- */
-static char *place_of(const mf_model *m, mf__page *const *pages, const rows *r, int64_t pos, int64_t *n) {
-    int64_t in_page = pos % MF_KV_BLOCK;
-    char *k = mf__page_block(m, pages[pos / MF_KV_BLOCK], r->layer);
-    *n = MF_KV_BLOCK - in_page;
+/* Where a row lies, and how many follow it in its page. Under lock: pages are found through the pool. */
+static char *place_of(const mf_model *m, mf__page *const *pages, const rows *r, int64_t row, int64_t *n) {
+    int64_t per_page = MF_KV_BLOCK / r->step, in_page = row % per_page;
+    char *k = mf__page_block(m, pages[row / per_page], r->layer);
+    *n = per_page - in_page;
     return k + (r->v ? MF_KV_BLOCK * rows_of(m, r->layer, false).row_bytes : 0) + in_page * r->row_bytes;
 }
 
@@ -174,6 +176,7 @@ static mf_status put_device(mf_model *m, writer *w, const char *from, int64_t by
 
 static mf_status put_rows(mf_model *m, writer *w, mf__page *const *pages, rows r, int64_t from, int64_t to,
                           mf_error *err) {
+    from /= r.step, to /= r.step;
     for (int64_t pos = from; pos < to && r.row_bytes;) {
         int64_t n;
         mf__model_lock(m);
@@ -239,11 +242,12 @@ static void let_go(const mf__snapshot_source *src, int64_t at, int64_t bytes) {
  * lock. */
 static mf_status take_rows(mf_model *m, const mf__snapshot_source *src, int64_t at, rows r, int64_t base, mf__frozen *f,
                            mf_error *err) {
-    for (int64_t pos = base; pos < f->length && r.row_bytes;) {
+    int64_t to = f->length / r.step;
+    for (int64_t pos = base / r.step; pos < to && r.row_bytes;) {
         int64_t n;
         mf__model_lock(m);
         char *mem = place_of(m, f->pages, &r, pos, &n);
-        if (n > f->length - pos) n = f->length - pos;
+        if (n > to - pos) n = to - pos;
         mf_status st = m->be->upload(m->be, mem, src->map.data + at, n * r.row_bytes, err);
         mf__model_unlock(m);
         MF__TRY(st);

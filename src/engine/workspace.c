@@ -84,7 +84,8 @@ static mf_status alloc_device(mf_model *m, mf__workspace *ws, int32_t n_rows, mf
 static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows, mf_error *err) {
     const mf__config *c = &m->bp.config;
     size_t experts = (size_t)c->moe.n_experts + 1, rows = (size_t)n_rows;
-    size_t row = (size_t)(c->n_hidden > MF_MAX_TOPK ? c->n_hidden : MF_MAX_TOPK);
+    size_t row = (size_t)mf__config_wide(c);
+    if (row < MF_MAX_TOPK) row = MF_MAX_TOPK;
     ws->probe_rows = malloc(rows * row * sizeof *ws->probe_rows);
     ws->route_ids = malloc(rows * MF_MAX_TOPK * sizeof *ws->route_ids);
     ws->n_wanting = calloc(experts, sizeof *ws->n_wanting);

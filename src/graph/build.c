@@ -131,7 +131,7 @@ static mf__op *add_op(mf__graph *g, mf__op_kind kind, const char *label) {
     const char *copy = mf__arena_strdup(&g->arena, label);
     if (!copy) fail(g, "no memory");
     mf__op *op = failed(g) ? &g->dropped : &g->ops[g->n_ops++];
-    *op = (mf__op){.kind = kind, .label = copy, .in = {-1, -1, -1, -1, -1}, .out = {-1, -1}, .w = {-1, -1}};
+    *op = (mf__op){.kind = kind, .label = copy, .in = {-1, -1, -1, -1, -1}, .out = {-1, -1}, .w = {-1, -1, -1, -1, -1}};
     return op;
 }
 
@@ -255,6 +255,71 @@ mf__act mf__g_attention_picked(mf__graph *g, mf__act q, mf__chosen picks, mf__op
     mf__act o = mf__g_attention(g, q, MF_NO_WEIGHT, p);
     if (!failed(g)) g->ops[g->n_ops - 1].in[1] = picks.id;
     return o;
+}
+
+void mf__g_compress(mf__graph *g, mf__act x, const mf__w w[5], mf__op_params p) {
+    int64_t halves = p.compress.overlap ? 2 : 1, cols = 0;
+    if (p.compress.step < 1 || p.compress.n_parts < 1 || p.compress.n_parts > 2)
+        fail(g, "compress: %d parts of windows of %d rows", p.compress.n_parts, p.compress.step);
+    want_weight(g, "compress", w[0], 1, p.compress.n_rot / 2);
+    for (int i = 0; i < p.compress.n_parts && i < 2; i++) {
+        int32_t width = p.compress.width[i];
+        if (width < 1 || p.compress.n_rot > width) fail(g, "compress: %d of %d channels turn", p.compress.n_rot, width);
+        want_weight(g, "compress", w[1 + 2 * i], p.compress.step, halves * width);
+        want_weight(g, "compress", w[2 + 2 * i], 1, width);
+        cols += 2 * halves * width;
+    }
+    want_cols(g, "compress", x.id, cols);
+    mf__op *op = add_op(g, MF_OP_COMPRESS, "compress");
+    op->in[0] = x.id;
+    for (int i = 0; i < 1 + 2 * p.compress.n_parts && i < 5; i++) op->w[i] = w[i].id;
+    op->p = p;
+}
+
+mf__act mf__g_far_attention(mf__graph *g, mf__act q, mf__chosen picks, mf__w sinks, mf__op_params p) {
+    int32_t cols = p.far.n_heads * p.far.dim;
+    want_cols(g, "far_attention", q.id, cols);
+    want_weight(g, "far_attention", sinks, 1, p.far.n_heads);
+    if (picks.id >= 0) want_cols(g, "far_attention", picks.id, p.far.n_picks);
+    if (p.far.window < 1 || p.far.step < 0 || (picks.id >= 0 && !p.far.step))
+        fail(g, "far_attention: a window of %d, steps of %d", p.far.window, p.far.step);
+    mf__op *op = add_op(g, MF_OP_FAR_ATTENTION, "far_attention");
+    op->in[0] = q.id;
+    op->in[1] = picks.id;
+    op->w[0] = sinks.id;
+    op->p = p;
+    return (mf__act){op->out[0] = add_buf(g, "attn_out", MF_PORT_NONE, cols, false)};
+}
+
+mf__residual mf__g_streams_read(mf__graph *g, mf__residual x, mf__act z, mf__w base, mf__w scale, mf__op_params p,
+                                mf__act *mix) {
+    int32_t n = p.streams.n, cols = cols_of(g, x.id), n_z = p.streams.n_steps ? n * (n + 2) : n;
+    if (n < 1 || cols % n) fail(g, "streams_read: %d streams in %d columns", n, cols);
+    want_cols(g, "streams_read", z.id, n_z);
+    want_weight(g, "streams_read", base, 1, n_z);
+    want_weight(g, "streams_read", scale, 1, p.streams.n_steps ? 3 : 1);
+    mf__op *op = add_op(g, MF_OP_STREAMS_READ, "streams_read");
+    op->in[0] = x.id;
+    op->in[1] = z.id;
+    op->w[0] = base.id;
+    op->w[1] = scale.id;
+    op->p = p;
+    op->out[0] = add_buf(g, "block_in", MF_PORT_NONE, n > 0 ? cols / n : 0, false);
+    if (p.streams.n_steps) op->out[1] = add_buf(g, "stream_mix", MF_PORT_NONE, n + n * n, false);
+    if (mix) *mix = (mf__act){op->out[1]};
+    return (mf__residual){op->out[0]};
+}
+
+mf__residual mf__g_streams_write(mf__graph *g, mf__residual x, mf__act y, mf__act mix, int32_t n) {
+    int32_t cols = cols_of(g, x.id);
+    want_cols(g, "streams_write", y.id, n > 0 ? cols / n : 0);
+    want_cols(g, "streams_write", mix.id, (int64_t)n + (int64_t)n * n);
+    mf__op *op = add_op(g, MF_OP_STREAMS_WRITE, "streams_write");
+    op->in[0] = x.id;
+    op->in[1] = y.id;
+    op->in[2] = mix.id;
+    op->p.streams.n = n;
+    return (mf__residual){op->out[0] = add_buf(g, "streams", MF_PORT_NONE, cols, false)};
 }
 
 mf__act mf__g_join(mf__graph *g, mf__act a, mf__act b, const char *label) {
@@ -398,6 +463,15 @@ void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__w factors, mf__op
     *shares = (mf__shares){op->out[1] = add_buf(g, "route_shares", MF_PORT_NONE, p.route.top_k, false)};
 }
 
+void mf__g_route_given(mf__graph *g, mf__act logits, mf__act ids_as_values, mf__op_params p, mf__ids *ids,
+                       mf__shares *shares) {
+    want_cols(g, "route", ids_as_values.id, p.route.top_k);
+    if (p.route.kind != MF_ROUTE_SQRT_SOFTPLUS && p.route.kind != MF_ROUTE_SIGMOID)
+        fail(g, "route: given experts are weighed one by one");
+    mf__g_route(g, logits, MF_NO_WEIGHT, MF_NO_WEIGHT, p, ids, shares);
+    if (!failed(g)) g->ops[g->n_ops - 1].in[1] = ids_as_values.id;
+}
+
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu) {
     int32_t cols = cols_of(g, gate.id);
     want_cols(g, "glu", up.id, cols);
@@ -433,12 +507,14 @@ mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__sh
     return (mf__residual){op->out[0] = add_buf(g, "combined", MF_PORT_NONE, cols, false)};
 }
 
-mf__act mf__g_combine_alone(mf__graph *g, mf__pairs pairs, mf__shares shares) {
+mf__act mf__g_combine_alone(mf__graph *g, mf__pairs pairs, mf__shares shares, mf__act shared) {
     int32_t top_k = cols_of(g, shares.id), cols = top_k ? cols_of(g, pairs.id) / top_k : 0;
     want_cols(g, "combine", pairs.id, (int64_t)top_k * cols);
+    if (shared.id >= 0) want_cols(g, "combine", shared.id, cols);
     mf__op *op = add_op(g, MF_OP_COMBINE, "combine");
     op->in[1] = pairs.id;
     op->in[2] = shares.id;
+    op->in[3] = shared.id;
     op->p.moe.top_k = top_k;
     return (mf__act){op->out[0] = add_buf(g, "combined", MF_PORT_NONE, cols, false)};
 }

@@ -44,6 +44,7 @@ MF_ROLES(ROLE)
     X(PICKS, "picks")   /* cached rows that a layer picked, for those after it */                                      \
     X(ROUTE_IDS, "route_ids")                                                                                          \
     X(ROUTE_SHARES, "route_shares")                                                                                    \
+    X(STREAMS, "streams")     /* how the streams take what the experts give */                                         \
     X(AHEAD_IDS, "ahead_ids") /* experts that a later layer may want */                                                \
     X(SHARED, "shared")       /* the shared expert's output */                                                         \
     X(SHARED_SCORE, "shared_score")                                                                                    \
@@ -92,7 +93,7 @@ typedef struct mf__weight_info {
 
 #define MF_OP_IN 5
 #define MF_OP_OUT 2
-#define MF_OP_W 2
+#define MF_OP_W 5
 
 typedef struct mf__op {
     mf__op_kind kind;
@@ -103,8 +104,8 @@ typedef struct mf__op {
     mf__op_params p;
 } mf__op;
 
-#define MF_MAX_BUFS 64
-#define MF_MAX_OPS 64
+#define MF_MAX_BUFS 96
+#define MF_MAX_OPS 96
 #define MF_MAX_WEIGHTS 48
 
 typedef struct mf__graph {
@@ -176,12 +177,19 @@ void mf__g_part_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, 
 mf__act mf__g_part_normed(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label);
 void mf__g_split_q_gate(mf__graph *g, mf__act u, int32_t n_heads, int32_t head_dim, mf__act *q, mf__act *gate);
 void mf__g_rope(mf__graph *g, mf__act x, mf__w inv_freq, mf__op_params p, const char *label); /* in place */
-void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v);
+void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v); /* v.id -1: K rows alone */
 /* a: a weight per head, and one list; id -1: a list per head. */
 mf__chosen mf__g_index(mf__graph *g, mf__act q, mf__act a, mf__op_params p);
 /* sinks: one logit per head, or MF_NO_WEIGHT */
 mf__act mf__g_attention(mf__graph *g, mf__act q, mf__w sinks, mf__op_params p);
 mf__act mf__g_attention_picked(mf__graph *g, mf__act q, mf__chosen picks, mf__op_params p);
+/* weights: frequencies, then for each part positions and norm */
+void mf__g_compress(mf__graph *g, mf__act x, const mf__w w[5], mf__op_params p);
+mf__act mf__g_far_attention(mf__graph *g, mf__act q, mf__chosen picks, mf__w sinks, mf__op_params p); /* picks: -1 */
+/* z: a product of all streams. mix.id is -1 where p has no steps. */
+mf__residual mf__g_streams_read(mf__graph *g, mf__residual x, mf__act z, mf__w base, mf__w scale, mf__op_params p,
+                                mf__act *mix);
+mf__residual mf__g_streams_write(mf__graph *g, mf__residual x, mf__act y, mf__act mix, int32_t n);
 mf__act mf__g_join(mf__graph *g, mf__act a, mf__act b, const char *label);
 void mf__g_layer_norm(mf__graph *g, mf__act x, mf__w w, mf__w bias, float eps, const char *label); /* in place */
 void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *b, const char *label);
@@ -200,6 +208,8 @@ mf__act mf__g_sum(mf__graph *g, mf__act a, mf__act b);
 void mf__g_map(mf__graph *g, int16_t id, mf__w w, mf__op_params p, const char *label); /* in place; w: SCALE's */
 /* bias: added to the scores when choosing (not TOPK_SOFTMAX); factors: one per expert, of its shares; or MF_NO_WEIGHT
  */
+void mf__g_route_given(mf__graph *g, mf__act logits, mf__act ids_as_values, mf__op_params p, mf__ids *ids,
+                       mf__shares *shares); /* the experts are known, and only weighed */
 void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__w factors, mf__op_params p, mf__ids *ids,
                  mf__shares *shares);
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu);
@@ -207,6 +217,6 @@ mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, mf__op_params p
 /* shared.id and score.id may be -1: no shared expert, no gate on it. */
 mf__residual mf__g_combine(mf__graph *g, mf__residual h, mf__pairs pairs, mf__shares shares, mf__act shared,
                            mf__act score);
-mf__act mf__g_combine_alone(mf__graph *g, mf__pairs pairs, mf__shares shares); /* without h and shared expert */
+mf__act mf__g_combine_alone(mf__graph *g, mf__pairs pairs, mf__shares shares, mf__act shared); /* without h */
 
 #endif

@@ -30,6 +30,11 @@
     X(QK_NORM, "qk_norm", "y -> y: l2-normalises the q and k heads at its front; q also / sqrt(dim)")                  \
     X(DECAY_BETA, "decay_beta", "a, b -> g, beta: g = exp(-exp(A_log) softplus(a + dt_bias)), beta = sigmoid(b)")      \
     X(DELTA_NET, "delta_net", "qkv, g, beta, state -> o, state: the gated delta rule")                                 \
+    X(COMPRESS, "compress", "x, state -> state: one V row for every window of rows, a mean that the rows weigh")       \
+    X(FAR_ATTENTION, "far_attention",                                                                                  \
+      "q, picks, state -> o: softmax attention over the newest K rows and over V rows")                                \
+    X(STREAMS_READ, "streams_read", "x, z -> u, mix: what a block reads of the streams, and how it is written back")   \
+    X(STREAMS_WRITE, "streams_write", "x, y, mix -> x: a block's result, to all streams, which are mixed")             \
     X(GATED_NORM, "gated_norm", "x, z -> y: per head rms_norm(x) * w * silu(z)")                                       \
     X(ADD, "add", "a, b -> y: a + b")                                                                                  \
     X(MAP, "map", "x -> x: every value scaled, clamped or capped, or scaled by what its position says")                \
@@ -51,6 +56,7 @@ typedef enum mf__route_kind {
     MF_ROUTE_SOFTMAX,      /* softmax over all experts, then the k largest; bias and groups as with SIGMOID */
     MF_ROUTE_SIGMOID,      /* sigmoid; chosen by score + bias among the best groups, weighed by score alone */
     MF_ROUTE_TOPK_SOFTMAX, /* the k largest logits, softmax over those */
+    MF_ROUTE_SQRT_SOFTPLUS /* as SIGMOID, the score being sqrt(ln(1 + e^logit)) */
 } mf__route_kind;
 
 /* Two ways to the same MLA_ATTENTION; see mf__mla_choose. */
@@ -63,6 +69,7 @@ typedef enum mf__mla_form {
 typedef enum mf__glu_kind {
     MF_GLU_SILU,    /* silu(gate) * up */
     MF_GLU_GELU,    /* gelu(gate) * up, gelu by its approximation with tanh */
+    MF_GLU_LIMITED, /* silu(g) * u, g = min(gate, limit), u = clamp(up, -limit, limit) */
     MF_GLU_CLAMPED, /* g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
 } mf__glu_kind;
 
@@ -94,6 +101,7 @@ typedef union mf__op_params {
         int32_t n_heads, head_dim; /* the row is [n_heads][head_dim] */
         int32_t offset, n_rot;     /* channels [offset, offset + n_rot) of each head turn */
         bool interleaved;          /* pairs (2i, 2i+1) instead of (i, i + n_rot/2) */
+        bool back;                 /* by the angle's opposite */
         float scale;               /* of cos and sin */
     } rope;
     struct {
@@ -118,7 +126,27 @@ typedef union mf__op_params {
         int32_t at;           /* the column of the V rows where the keys begin */
         int32_t top_k, block; /* blocks that are picked, and their rows */
         int32_t local;        /* newest blocks that are always picked */
+        int32_t step;         /* positions that a V row stands for, once all of them are there; 0: 1 */
     } index;
+    struct {
+        int32_t step;     /* rows of a window */
+        bool overlap;     /* a window takes part of the rows of the one before it */
+        int32_t n_parts;  /* of a V row, */
+        int32_t width[2]; /* their widths; a row brings [a | g] for each, twice as wide with overlap */
+        int32_t n_rot;    /* last channels of each part that turn, in pairs (2i, 2i+1) */
+        float eps;
+    } compress; /* weights: frequencies; of each part positions [step][a's width], norm [width] */
+    struct {
+        int32_t n_heads, dim;
+        int32_t window;  /* newest K rows that take part */
+        int32_t step;    /* positions that a V row stands for; 0: no V rows take part */
+        int32_t n_picks; /* with picks: V rows, at most */
+        float scale;
+    } far; /* weight: a sink per head */
+    struct {
+        int32_t n, n_steps; /* streams; steps that make the mix doubly stochastic, 0: there is none */
+        float eps, hc_eps;  /* of the norm; of everything else */
+    } streams;
     struct {
         int32_t n_channels, n_kernel;
     } conv;
@@ -142,6 +170,23 @@ typedef union mf__op_params {
         float a, b;
     } map;
 } mf__op_params;
+
+/* Rows of its input that COMPRESS remembers. */
+static inline int32_t mf__compress_kept(const mf__op_params *p) {
+    return (p->compress.overlap ? 2 : 1) * p->compress.step - 1;
+}
+
+/* FAR_ATTENTION: the K rows that a row at pos sees; and all rows that it sees, where picks has n_picks V rows with -1
+ * behind the last, or is NULL. */
+static inline int64_t mf__far_near(const mf__op_params *p, int64_t pos) {
+    return pos + 1 < p->far.window ? pos + 1 : p->far.window;
+}
+static inline int64_t mf__far_seen(const mf__op_params *p, const int32_t *picks, int64_t pos) {
+    int64_t n = p->far.step ? (pos + 1) / p->far.step : 0;
+    if (picks)
+        for (n = 0; n < p->far.n_picks && picks[n] >= 0;) n++;
+    return mf__far_near(p, pos) + n;
+}
 
 static inline int32_t mf__op_v_dim(const mf__op_params *p) {
     return p->attn.v_dim ? p->attn.v_dim : p->attn.head_dim;

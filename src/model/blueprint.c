@@ -13,11 +13,13 @@ static const char *kind_name(mf__mixer mixer, bool dense) {
         [MF_MIX_FULL] = {"full", "full, dense"},          [MF_MIX_LINEAR] = {"linear", "linear, dense"},
         [MF_MIX_SLIDING] = {"sliding", "sliding, dense"}, [MF_MIX_LATENT] = {"latent", "latent, dense"},
         [MF_MIX_INDEXED] = {"indexed", "indexed, dense"}, [MF_MIX_REUSED] = {"reused", "reused, dense"},
-        [MF_MIX_BLOCKS] = {"blocks", "blocks, dense"}};
+        [MF_MIX_BLOCKS] = {"blocks", "blocks, dense"},    [MF_MIX_HEAVY] = {"compressed", "compressed, dense"},
+        [MF_MIX_SPARSE] = {"sparse", "sparse, dense"}};
     return names[mixer][dense];
 }
 
 static mf__act mix(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x) {
+    if (c->has.far) return mf__part_far(g, c, mixer, x);
     switch (mixer) {
     case MF_MIX_LINEAR: return mf__part_delta_net(g, c, x);
     case MF_MIX_LATENT:
@@ -27,9 +29,26 @@ static mf__act mix(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__norme
     }
 }
 
+/* The same with streams: each half of the layer reads a mean of them and is written back to all. */
+static mf_status build_mix_of_streams(const mf__config *c, const mf__layer_kind *kind, mf__graph *g, mf_error *err) {
+    mf__act attn_mix, ffn_mix;
+    mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, mf__config_wide(c));
+    mf__residual u = mf__part_streams_read(g, c, h, "hc_attn", &attn_mix);
+    mf__normed x = mf__g_norm(g, u, mf__g_vector(g, "attn_norm.weight", 1, c->n_hidden), c->eps);
+    mf__residual h_mid = mf__g_streams_write(g, h, mix(g, c, kind->mixer, x), attn_mix, c->hc.n);
+    u = mf__part_streams_read(g, c, h_mid, "hc_ffn", &ffn_mix);
+    mf__normed x2 = mf__part_post_norm(g, c, u);
+    mf__part_router(g, c, u, x2, kind->hashed);
+    mf__g_export(g, h_mid.id, MF_PORT_H_MID);
+    mf__g_export(g, x2.id, MF_PORT_H_POST);
+    mf__g_export(g, ffn_mix.id, MF_PORT_STREAMS);
+    return mf__graph_finish(g, err);
+}
+
 static mf_status build_mix(const mf__config *c, const mf__layer_kind *kind, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create(kind->name, out, err));
     mf__graph *g = *out;
+    if (c->has.streams) return build_mix_of_streams(c, kind, g, err);
     mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, c->n_hidden);
     mf__normed x = mf__g_norm(g, h, mf__g_vector(g, "input_layernorm.weight", 1, c->n_hidden), c->eps);
     mf__act y = mix(g, c, kind->mixer, x);
@@ -38,7 +57,7 @@ static mf_status build_mix(const mf__config *c, const mf__layer_kind *kind, mf__
                         "attn_norm");
     mf__residual h_mid = mf__g_add(g, h, y);
     mf__normed x2 = mf__part_post_norm(g, c, h_mid);
-    if (!kind->dense) mf__part_router(g, c, h_mid, x2);
+    if (!kind->dense) mf__part_router(g, c, h_mid, x2, false);
     mf__g_export(g, h_mid.id, MF_PORT_H_MID);
     mf__g_export(g, x2.id, MF_PORT_H_POST);
     return mf__graph_finish(g, err);
@@ -46,6 +65,7 @@ static mf_status build_mix(const mf__config *c, const mf__layer_kind *kind, mf__
 
 /* What a layer of this kind remembers of a sequence. */
 static void size_state(const mf__config *c, mf__layer_kind *kind) {
+    kind->v_step = 1;
     if (kind->mixer == MF_MIX_LINEAR) {
         int64_t keys = (int64_t)c->delta.n_k_heads * c->delta.k_dim;
         int64_t values = (int64_t)c->delta.n_v_heads * c->delta.v_dim;
@@ -54,6 +74,14 @@ static void size_state(const mf__config *c, mf__layer_kind *kind) {
     } else if (kind->mixer == MF_MIX_LATENT || kind->mixer == MF_MIX_INDEXED || kind->mixer == MF_MIX_REUSED) {
         kind->k_cols = c->mla.n_latent;
         kind->v_cols = c->mla.n_rope;
+    } else if (c->has.far) {
+        int32_t dim = c->attn.head_dim, index = c->index.dim;
+        kind->k_cols = dim;
+        kind->v_cols = kind->mixer == MF_MIX_HEAVY ? dim : kind->mixer == MF_MIX_SPARSE ? dim + index : 0;
+        if (kind->mixer == MF_MIX_HEAVY) kind->v_step = c->far.heavy_step;
+        if (kind->mixer == MF_MIX_SPARSE) kind->v_step = c->far.step;
+        if (kind->mixer == MF_MIX_HEAVY) kind->conv_floats = (c->far.heavy_step - 1) * 2 * (int64_t)dim;
+        if (kind->mixer == MF_MIX_SPARSE) kind->conv_floats = (2 * c->far.step - 1) * 4 * (int64_t)(dim + index);
     } else {
         const mf__attn *a = mf__config_attn(c, kind->mixer);
         kind->k_cols = a->n_kv_heads * a->head_dim;
@@ -65,10 +93,10 @@ static void size_state(const mf__config *c, mf__layer_kind *kind) {
 static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error *err) {
     size_state(c, kind);
     MF__TRY(build_mix(c, kind, &kind->mix, err));
-    if (!kind->delta_floats) MF__TRY(mf__graph_state_part(kind->mix, &kind->cache, err));
+    if (!kind->delta_floats && !kind->conv_floats) MF__TRY(mf__graph_state_part(kind->mix, &kind->cache, err));
     if (kind->dense) return mf__part_dense(c, &kind->combine, err);
     if (c->moe.n_shared_inner) MF__TRY(mf__part_shared(c, &kind->shared, err));
-    MF__TRY(mf__part_ahead(c, &kind->ahead, err));
+    if (!kind->hashed) MF__TRY(mf__part_ahead(c, &kind->ahead, err));
     MF__TRY(mf__part_experts(c, &kind->experts, err));
     return mf__part_combine(c, &kind->combine, err);
 }
@@ -76,13 +104,15 @@ static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error 
 /* The kind of a layer: one that is there, or a new one. */
 static mf_status place_layer(mf__blueprint *bp, int layer, mf_error *err) {
     mf__mixer mixer = bp->config.mixer[layer];
-    bool dense = bp->config.dense[layer];
+    bool dense = bp->config.dense[layer], hashed = bp->config.hashed[layer];
     int k = 0;
-    while (k < bp->n_kinds && (bp->kinds[k].mixer != mixer || bp->kinds[k].dense != dense)) k++;
+    while (k < bp->n_kinds &&
+           (bp->kinds[k].mixer != mixer || bp->kinds[k].dense != dense || bp->kinds[k].hashed != hashed))
+        k++;
     bp->kind_of[layer] = (uint8_t)k;
     if (k < bp->n_kinds) return MF_OK;
     bp->n_kinds++;
-    bp->kinds[k] = (mf__layer_kind){.name = kind_name(mixer, dense), .mixer = mixer, .dense = dense};
+    bp->kinds[k] = (mf__layer_kind){.name = kind_name(mixer, dense), .mixer = mixer, .dense = dense, .hashed = hashed};
     return build_kind(&bp->config, &bp->kinds[k], err);
 }
 
@@ -104,7 +134,7 @@ int64_t mf__blueprint_kv_bytes(const mf__blueprint *bp, mf__type kv_type) {
     int64_t bytes = 0;
     for (int32_t l = 0; l < bp->config.n_layers; l++) {
         const mf__layer_kind *k = &bp->kinds[bp->kind_of[l]];
-        bytes += mf__kv_row_bytes(kv_type, k->k_cols) + mf__kv_row_bytes(kv_type, k->v_cols);
+        bytes += mf__kv_row_bytes(kv_type, k->k_cols) + mf__kv_row_bytes(kv_type, k->v_cols) / k->v_step;
     }
     return bytes;
 }

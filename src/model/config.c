@@ -71,7 +71,9 @@ static void narrow(mf__config *c) {
         dense = dense || c->dense[l];
     }
     c->has.dense = dense;
-    c->has.yarn = c->rope.yarn;
+    c->has.yarn = c->rope.yarn || c->far.rope.yarn;
+    c->has.hashed = false;
+    for (int32_t l = 0; l < c->n_layers; l++) c->has.hashed = c->has.hashed || c->hashed[l];
     c->has.rope_alpha = c->rope.alpha > 0;
     c->has.rope_part = c->rope.part > 0;
     c->has.clip = c->attn.clip > 0;

@@ -20,6 +20,8 @@ typedef enum mf__mixer {
     MF_MIX_INDEXED, /* ... over those of its rows that an index picks */
     MF_MIX_REUSED,  /* ... over those that the nearest earlier INDEXED layer picked */
     MF_MIX_BLOCKS,  /* softmax attention over blocks of a KV cache that an index picks */
+    MF_MIX_HEAVY,   /* softmax attention over the newest rows of the cache and all compressed ones */
+    MF_MIX_SPARSE,  /* ... and those compressed ones that an index picks */
     MF_MIX_COUNT
 } mf__mixer;
 
@@ -61,6 +63,9 @@ typedef struct mf__features {
     bool route_bias;  /* a bias on the router's logits */
     bool choice_bias; /* a bias that takes part in choosing, not in weighing (SOFTMAX, SIGMOID) */
     bool groups;      /* experts lie in groups, of which the best take part (SOFTMAX, SIGMOID) */
+    bool far;         /* attention over the newest rows and over compressed ones (far.c) */
+    bool streams;     /* the residual is several streams */
+    bool hashed;      /* in some layers the token says which experts it goes to */
     bool sandwich;    /* norms behind attention and feed-forward too, and a scalar at the end of the layer */
     bool route_apart; /* the router reads the residual through a norm of its own, and has a factor for every expert */
     mf__shared_kind shared;
@@ -105,6 +110,7 @@ typedef struct mf__config {
 
     struct {
         int32_t n_experts, top_k, n_inner;
+        int32_t table_k;              /* experts of a token in the table of HASHED layers */
         int32_t n_shared_inner;       /* width of the shared expert; 0: none */
         int32_t n_groups, top_groups; /* 1, 1: no groups */
         bool renorm;                  /* shares are divided by their sum */
@@ -126,6 +132,20 @@ typedef struct mf__config {
         bool interleaved;            /* how its keys turn */
     } index;
 
+    /* Hyper-connections: the residual is n streams. 0, 1: there is one, and it is added to. */
+    struct {
+        int32_t n, n_steps;
+        float eps;
+    } hc;
+
+    /* Attention over the newest rows and over compressed ones; q_rank is mla.n_q_rank. */
+    struct {
+        int32_t o_groups, o_rank; /* the output projection is one for each group of heads, then one for all */
+        int32_t heavy_step, step; /* positions of a compressed row, in HEAVY and in SPARSE layers */
+        mf__rope rope;            /* of those layers */
+    } far;
+    bool hashed[MF_MAX_LAYERS]; /* the token says which experts it goes to */
+
     int32_t n_eos, eos[MF_MAX_EOS];
 } mf__config;
 
@@ -138,6 +158,11 @@ static inline const mf__rope *mf__config_rope(const mf__config *c, mf__mixer mix
 }
 static inline int32_t mf__attn_v_dim(const mf__attn *a) {
     return a->v_dim ? a->v_dim : a->head_dim;
+}
+
+/* Columns of the residual. */
+static inline int32_t mf__config_wide(const mf__config *c) {
+    return c->n_hidden * (c->hc.n > 1 ? c->hc.n : 1);
 }
 
 /* root: the parsed config.json (hyper-parameters at the top or under text_config). where begins error texts. */

@@ -15,7 +15,7 @@
  *   shared   H_POST -> SHARED, SHARED_SCORE                       runs while experts are fetched; NULL: none
  *   experts  H_POST, ROUTE_IDS -> PAIRS                           may run several times, as experts arrive
  *   combine  H_MID, PAIRS, ROUTE_SHARES, SHARED... -> HIDDEN
- *   ahead    HIDDEN -> AHEAD_IDS                                  the layer's router, run before its turn
+ *   ahead    HIDDEN -> AHEAD_IDS                                  the layer's router, run before its turn; NULL: none
  *   cache    HIDDEN -> keys and values                            what mix leaves behind, for rows that end there
  *
  * ahead and cache have no weights of their own: they are mix's.
@@ -24,15 +24,16 @@
 typedef struct mf__layer_kind {
     const char *name; /* "linear", "full", "sliding"; "full, dense" */
     mf__mixer mixer;
-    bool dense;
+    bool dense, hashed;
     mf__graph *mix, *shared, *experts, *combine;
     mf__graph *ahead;                  /* not among MF_LAYER_GRAPHS; NULL for dense layers */
     mf__graph *cache;                  /* neither; NULL for layers with a recurrent state */
     int32_t k_cols, v_cols;            /* KV row widths; 0: keeps no KV */
+    int32_t v_step;                    /* positions that share a V row */
     int64_t conv_floats, delta_floats; /* recurrent state; 0: none */
 } mf__layer_kind;
 
-#define MF_MAX_KINDS (2 * MF_MIX_COUNT)
+#define MF_MAX_KINDS (3 * MF_MIX_COUNT)
 
 /* The graphs of a layer, in order. */
 typedef enum mf__layer_graph {
@@ -142,6 +143,7 @@ void mf__config_look(mf__config *config, const mf__catalog *cat);
 
 extern const mf__family mf__qwen3_5_moe, mf__qwen3_next, mf__qwen3_moe, mf__deepseek_v3, mf__glm4_moe, mf__gpt_oss,
     mf__minimax_m2, mf__glm4_moe_lite, mf__mixtral, mf__olmoe, mf__qwen2_moe, mf__dots1, mf__hy_v3, mf__hunyuan_v1_moe,
-    mf__ernie4_5_moe, mf__mistral4, mf__mimo_v2_flash, mf__gemma4, mf__minimax_m3_vl, mf__deepseek_v32, mf__glm_moe_dsa;
+    mf__ernie4_5_moe, mf__mistral4, mf__mimo_v2_flash, mf__gemma4, mf__minimax_m3_vl, mf__deepseek_v32, mf__glm_moe_dsa,
+    mf__deepseek_v4;
 
 #endif

@@ -11,15 +11,17 @@ const char *mf__mixer_key(mf__mixer mixer) {
                                                    [MF_MIX_LATENT] = "latent_attention",
                                                    [MF_MIX_INDEXED] = "deepseek_sparse_attention",
                                                    [MF_MIX_REUSED] = "deepseek_shared_attention",
-                                                   [MF_MIX_BLOCKS] = "minimax_m3_sparse"};
+                                                   [MF_MIX_BLOCKS] = "minimax_m3_sparse",
+                                                   [MF_MIX_HEAVY] = "heavily_compressed_attention",
+                                                   [MF_MIX_SPARSE] = "compressed_sparse_attention"};
     return (unsigned)mixer < MF_MIX_COUNT ? keys[mixer] : "?";
 }
 
 const char *mf__mixer_name(mf__mixer mixer) {
     static const char *const names[MF_MIX_COUNT] = {
-        [MF_MIX_FULL] = "full",     [MF_MIX_LINEAR] = "linear",   [MF_MIX_SLIDING] = "sliding",
-        [MF_MIX_LATENT] = "latent", [MF_MIX_INDEXED] = "indexed", [MF_MIX_REUSED] = "reused",
-        [MF_MIX_BLOCKS] = "blocks"};
+        [MF_MIX_FULL] = "full",     [MF_MIX_LINEAR] = "linear",    [MF_MIX_SLIDING] = "sliding",
+        [MF_MIX_LATENT] = "latent", [MF_MIX_INDEXED] = "indexed",  [MF_MIX_REUSED] = "reused",
+        [MF_MIX_BLOCKS] = "blocks", [MF_MIX_HEAVY] = "compressed", [MF_MIX_SPARSE] = "compressed indexed"};
     return (unsigned)mixer < MF_MIX_COUNT ? names[mixer] : "?";
 }
 
@@ -72,7 +74,8 @@ static void biases(const mf__features *f, char *text, size_t size) {
 static void router(const mf__features *f, char *text, size_t size) {
     static const char *const kinds[] = {[MF_ROUTE_SOFTMAX] = "softmax, top k",
                                         [MF_ROUTE_SIGMOID] = "sigmoid, top k",
-                                        [MF_ROUTE_TOPK_SOFTMAX] = "top k, softmax"};
+                                        [MF_ROUTE_TOPK_SOFTMAX] = "top k, softmax",
+                                        [MF_ROUTE_SQRT_SOFTPLUS] = "sqrt softplus, top k"};
     add(text, size, "", kinds[f->route]);
     if (f->choice_bias) add(text, size, ", ", "chosen with bias");
     if (f->groups) add(text, size, ", ", "groups");
@@ -90,6 +93,9 @@ static void sinks(const mf__features *f, char *text, size_t size) {
 }
 
 static void more(const mf__features *f, char *text, size_t size) {
+    if (f->streams) add(text, size, ", ", "hyper-connections");
+    if (f->far) add(text, size, ", ", "compressed rows");
+    if (f->hashed) add(text, size, ", ", "experts by token in some layers");
     if (f->sandwich) add(text, size, ", ", "norms behind each half");
     if (f->route_apart) add(text, size, ", ", "router with a norm of its own");
     if (f->value_norm) add(text, size, ", ", "values normed");
@@ -104,7 +110,10 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
                                          [MF_SHARED_GATED] = "sigmoid gate",
                                          [MF_SHARED_PLAIN] = "plain",
                                          [MF_SHARED_DENSE] = "dense"};
-    static const char *const glus[] = {[MF_GLU_SILU] = "silu", [MF_GLU_GELU] = "gelu", [MF_GLU_CLAMPED] = "clamped"};
+    static const char *const glus[] = {[MF_GLU_SILU] = "silu",
+                                       [MF_GLU_GELU] = "gelu",
+                                       [MF_GLU_LIMITED] = "limited silu",
+                                       [MF_GLU_CLAMPED] = "clamped"};
     if (!size) return;
     text[0] = 0;
     switch ((column)col) {

@@ -84,7 +84,8 @@ mf_status mf__import_trunk(const mf__import *im, const mf__weight_info *w, const
     MF__TRY(mf__catalog_tensor(im->cat, spelt, w->kind == MF_WEIGHT_MATRIX ? w->n_cols : 0, &t, err));
     bool fits = w->kind == MF_WEIGHT_MATRIX
                     ? t.n_planes * t.n_rows == w->n_rows && t.n_cols == w->n_cols
-                    : t.n_planes * t.n_rows * t.n_cols == w->n_rows * w->n_cols && mf__type_is_float(t.type);
+                    : t.n_planes * t.n_rows * t.n_cols == w->n_rows * w->n_cols &&
+                          (mf__type_is_float(t.type) || t.type == MF_TYPE_I64 || t.type == MF_TYPE_I32);
     if (!fits)
         return mf__fail(err, MF_E_MISMATCH,
                         "tensor %s is %s with the shape %lld x %lld x %lld, config.json wants %lld x %lld", spelt,

@@ -4,7 +4,8 @@
 
 #include "model/parts.h"
 
-static void route(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, mf__ids *ids, mf__shares *shares) {
+static void route(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed, mf__ids *ids,
+                  mf__shares *shares) {
     int64_t n = c->moe.n_experts;
     mf__op_params params = {.route = {.kind = c->has.route,
                                       .n_experts = c->moe.n_experts,
@@ -17,25 +18,35 @@ static void route(mf__graph *g, const mf__config *c, mf__residual h, mf__normed 
     if (c->has.route_apart) x = mf__g_norm(g, h, mf__g_vector(g, "router.scale", 1, c->n_hidden), c->eps);
     mf__w w = mf__g_matrix(g, "mlp.gate.weight", n, c->n_hidden), factors = MF_NO_WEIGHT;
     mf__w bias = c->has.route_bias ? mf__g_vector(g, "mlp.gate.bias", 1, n) : MF_NO_WEIGHT;
-    mf__w choice = c->has.choice_bias ? mf__g_vector(g, "mlp.gate.e_score_correction_bias", 1, n) : MF_NO_WEIGHT;
+    mf__w choice =
+        c->has.choice_bias && !hashed ? mf__g_vector(g, "mlp.gate.e_score_correction_bias", 1, n) : MF_NO_WEIGHT;
     mf__act logits = mf__g_project(g, x, w, bias, "router");
     if (c->has.route_apart) {
         mf__g_map(g, logits.id, MF_NO_WEIGHT, scale, "router_scale");
         factors = mf__g_vector(g, "router.per_expert_scale", 1, n);
+    }
+    if (hashed) { /* a table has the experts of every token */
+        mf__w table = mf__g_vector(g, "mlp.gate.tid2eid", c->n_vocab, c->moe.table_k);
+        mf__act given = {mf__g_embed(g, mf__g_in_tokens(g), table).id}, rest;
+        if (c->moe.top_k < c->moe.table_k) mf__g_split(g, given, c->moe.top_k, &given, &rest, "first experts");
+        mf__g_route_given(g, logits, given, params, ids, shares);
+        return;
     }
     mf__g_route(g, logits, choice, factors, params, ids, shares);
 }
 
 /* What the experts read of the residual. */
 mf__normed mf__part_post_norm(mf__graph *g, const mf__config *c, mf__residual h) {
-    const char *name = c->has.sandwich ? "pre_feedforward_layernorm_2.weight" : "post_attention_layernorm.weight";
+    const char *name = c->has.sandwich  ? "pre_feedforward_layernorm_2.weight"
+                       : c->has.streams ? "ffn_norm.weight"
+                                        : "post_attention_layernorm.weight";
     return mf__g_norm(g, h, mf__g_vector(g, name, 1, c->n_hidden), c->eps);
 }
 
-void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x) {
+void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed) {
     mf__ids ids;
     mf__shares shares;
-    route(g, c, h, x, &ids, &shares);
+    route(g, c, h, x, hashed, &ids, &shares);
     mf__g_export(g, ids.id, MF_PORT_ROUTE_IDS);
     mf__g_export(g, shares.id, MF_PORT_ROUTE_SHARES);
 }
@@ -45,12 +56,14 @@ void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__norm
 mf_status mf__part_ahead(const mf__config *c, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create("ahead", out, err));
     mf__graph *g = *out;
-    mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, c->n_hidden);
+    mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, mf__config_wide(c));
     mf__ids ids;
     mf__shares shares;
     mf__normed x = {-1};
+    mf__act unused;
+    if (c->has.streams) h = mf__part_streams_read(g, c, h, "hc_ffn", &unused);
     if (!c->has.route_apart) x = mf__part_post_norm(g, c, h);
-    route(g, c, h, x, &ids, &shares);
+    route(g, c, h, x, false, &ids, &shares);
     mf__g_export(g, ids.id, MF_PORT_AHEAD_IDS);
     return mf__graph_finish(g, err);
 }
@@ -121,14 +134,21 @@ static mf__residual combine_normed(mf__graph *g, const mf__config *c, mf__residu
 mf_status mf__part_combine(const mf__config *c, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create("combine", out, err));
     mf__graph *g = *out;
-    mf__residual h = mf__g_in_residual(g, MF_PORT_H_MID, c->n_hidden);
+    mf__residual h = mf__g_in_residual(g, MF_PORT_H_MID, mf__config_wide(c));
     mf__pairs pairs = mf__g_in_pairs(g, c->moe.top_k * c->n_hidden);
     mf__shares shares = mf__g_in_shares(g, c->moe.top_k);
     mf__act shared = {-1}, score = {-1};
     if (c->moe.n_shared_inner) shared = mf__g_in_act(g, MF_PORT_SHARED, c->n_hidden);
     if (c->moe.n_shared_inner && c->has.shared == MF_SHARED_GATED) score = mf__g_in_act(g, MF_PORT_SHARED_SCORE, 1);
-    mf__residual y = c->has.sandwich ? combine_normed(g, c, h, mf__g_combine_alone(g, pairs, shares), shared)
-                                     : mf__g_combine(g, h, pairs, shares, shared, score);
+    if (c->has.streams) {
+        mf__act mix = mf__g_in_act(g, MF_PORT_STREAMS, c->hc.n * (c->hc.n + 1));
+        mf__act experts = mf__g_combine_alone(g, pairs, shares, shared);
+        mf__g_export(g, mf__g_streams_write(g, h, experts, mix, c->hc.n).id, MF_PORT_HIDDEN);
+        return mf__graph_finish(g, err);
+    }
+    mf__residual y = c->has.sandwich
+                         ? combine_normed(g, c, h, mf__g_combine_alone(g, pairs, shares, (mf__act){-1}), shared)
+                         : mf__g_combine(g, h, pairs, shares, shared, score);
     mf__g_export(g, y.id, MF_PORT_HIDDEN);
     return mf__graph_finish(g, err);
 }

@@ -25,6 +25,13 @@ mf__act mf__part_index_key(mf__graph *g, const mf__config *c, mf__normed x);
 mf__chosen mf__part_index_tokens(mf__graph *g, const mf__config *c, mf__normed x, mf__act q_latent, int32_t at);
 mf__chosen mf__part_index_blocks(mf__graph *g, const mf__config *c, mf__normed x, int32_t at);
 
+/* far.c: x -> attention over the newest rows and over compressed ones */
+mf__act mf__part_far(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x);
+
+/* streams.c: what a block reads of the streams, and (mix, unless it is NULL) how they take what it gives; by the
+ * weights NAME_fn, NAME_base and NAME_scale */
+mf__residual mf__part_streams_read(mf__graph *g, const mf__config *c, mf__residual x, const char *name, mf__act *mix);
+
 /* deltanet.c: x -> Gated DeltaNet */
 mf__act mf__part_delta_net(mf__graph *g, const mf__config *c, mf__normed x);
 
@@ -33,7 +40,7 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
 
 /* moe.c: router at the end of a mix graph (h the residual, x what the experts read of it), and the graphs of a layer's
  * second half */
-void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x);
+void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed);
 mf__normed mf__part_post_norm(mf__graph *g, const mf__config *c, mf__residual h);
 mf_status mf__part_ahead(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err);

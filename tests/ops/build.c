@@ -127,6 +127,49 @@ void build_add(mf__graph *g, const op_case *c) {
     mf__g_add(g, mf__g_in_residual(g, MF_PORT_HIDDEN, c->cols), mf__g_in_act(g, MF_PORT_SHARED, c->cols));
 }
 
+void build_compress(mf__graph *g, const op_case *c) {
+    int32_t halves = c->p.compress.overlap ? 2 : 1, cols = 0;
+    float inv_freq[8];
+    for (int i = 0; i < 8; i++) inv_freq[i] = (float)pow(1e4, -i / 8.0);
+    mf__w w[5] = {mf__g_const(g, "inv_freq", inv_freq, c->p.compress.n_rot / 2)};
+    for (int i = 0; i < c->p.compress.n_parts; i++) {
+        int32_t width = c->p.compress.width[i];
+        w[1 + 2 * i] = mf__g_vector(g, i ? "ape2" : "ape", c->p.compress.step, halves * width);
+        w[2 + 2 * i] = mf__g_vector(g, i ? "norm2" : "norm", 1, width);
+        cols += 2 * halves * width;
+    }
+    mf__g_compress(g, mf__g_in_act(g, MF_PORT_SHARED, cols), w, c->p);
+}
+
+/* option: picks */
+void build_far_attention(mf__graph *g, const op_case *c) {
+    mf__chosen picks = {-1};
+    mf__act q = mf__g_in_act(g, MF_PORT_SHARED, c->p.far.n_heads * c->p.far.dim);
+    if (c->option) picks = mf__g_in_picks(g, c->p.far.n_picks);
+    mf__g_far_attention(g, q, picks, mf__g_vector(g, "sinks", 1, c->p.far.n_heads), c->p);
+}
+
+void build_streams_read(mf__graph *g, const op_case *c) {
+    int32_t n = c->p.streams.n, n_z = c->p.streams.n_steps ? n * (n + 2) : n;
+    mf__act mix, z = mf__g_in_act(g, MF_PORT_SHARED, n_z);
+    mf__w base = mf__g_vector(g, "base", 1, n_z), scale = mf__g_vector(g, "scale", 1, c->p.streams.n_steps ? 3 : 1);
+    mf__g_streams_read(g, mf__g_in_residual(g, MF_PORT_HIDDEN, n * c->cols), z, base, scale, c->p, &mix);
+}
+
+void build_streams_write(mf__graph *g, const op_case *c) {
+    int32_t n = c->p.streams.n;
+    mf__residual x = mf__g_in_residual(g, MF_PORT_HIDDEN, n * c->cols);
+    mf__act y = mf__g_in_act(g, MF_PORT_SHARED, c->cols), mix = mf__g_in_act(g, MF_PORT_STREAMS, n + n * n);
+    mf__g_streams_write(g, x, y, mix, n);
+}
+
+void build_route_given(mf__graph *g, const op_case *c) {
+    mf__ids ids;
+    mf__shares shares;
+    mf__act logits = mf__g_in_act(g, MF_PORT_SHARED, c->p.route.n_experts);
+    mf__g_route_given(g, logits, mf__g_in_act(g, MF_PORT_PAIRS, c->p.route.top_k), c->p, &ids, &shares);
+}
+
 /* option: the scale is also a weight */
 void build_map(mf__graph *g, const op_case *c) {
     mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
@@ -159,7 +202,7 @@ void build_combine(mf__graph *g, const op_case *c) {
     mf__pairs pairs = mf__g_in_pairs(g, c->p.moe.top_k * c->cols);
     mf__shares shares = mf__g_in_shares(g, c->p.moe.top_k);
     if (c->option) {
-        mf__g_combine_alone(g, pairs, shares);
+        mf__g_combine_alone(g, pairs, shares, (mf__act){-1});
         return;
     }
     mf__residual h = mf__g_in_residual(g, MF_PORT_H_MID, c->cols);

@@ -85,13 +85,31 @@ static void fill_rows(op_rig *rig) {
     fill_lists(rig, 1, rig->c->p.mla.n_picks, 1);
 }
 
+/* V rows that are complete by then, some of them. */
+static void fill_far(op_rig *rig) {
+    int32_t *ids = rig->in[rig->op->in[1]], n_picks = rig->c->p.far.n_picks;
+    for (int s = 0; s < rig->n_seqs; s++)
+        for (int32_t i = 0; i < rig->c->seqs[s].n_rows; i++, ids += n_picks) {
+            int32_t all = (int32_t)((rig->c->seqs[s].pos + i + 1) / rig->c->p.far.step), n = 0;
+            for (int32_t b = 0; b < all && n < n_picks; b++)
+                if (op_random(rig) > 0) ids[n++] = b;
+            for (; n < n_picks; n++) ids[n] = -1;
+        }
+}
+
+/* Different experts, as values. */
+static void fill_given(op_rig *rig) {
+    float *x = rig->in[rig->op->in[1]];
+    int32_t k = rig->c->p.route.top_k, n = rig->c->p.route.n_experts;
+    for (int32_t i = 0; i < rig->n_rows * k; i++) x[i] = (float)((i / k * 5 + i % k * 7) % n);
+}
+
 /* Queries and keys of few different values: most scores are ties, many of them zero. */
 static void fill_index_ties(op_rig *rig) {
     float *q = rig->in[rig->op->in[0]];
     for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) q[i] = (float)(int)(op_random(rig) * 2);
     for (int s = 0; s < rig->n_seqs; s++)
-        for (int64_t i = 0; i < rig->state[s].n_blocks * (int64_t)OP_BLOCK_ROWS * (rig->c->k_cols + rig->c->v_cols);
-             i++) {
+        for (int64_t i = 0; i < rig->state[s].n_blocks * op_block_floats(rig->c); i++) {
             rig->state[s].kv[i] = (float)(int)(op_random(rig) * 2);
             memcpy(rig->state[s].kv_bytes + i * 4, &rig->state[s].kv[i], 4);
         }
@@ -163,6 +181,10 @@ static void fill_index_ties(op_rig *rig) {
             .form = MF_MLA_ABSORBED,                                                                                   \
             .n_picks = k                                                                                               \
         }                                                                                                              \
+    }
+#define FAR(h, d, w, s, k)                                                                                             \
+    {                                                                                                                  \
+        .far = {.n_heads = h, .dim = d, .window = w, .step = s, .n_picks = k, .scale = 0.35f }                         \
     }
 #define MAP(k, x, y)                                                                                                   \
     {                                                                                                                  \
@@ -269,6 +291,9 @@ const op_case OP_CASES[] = {
     {"rope halves", 1e-6, build_rope, expect_rope, .seqs = FEW, .p = ROPE(3, 16, 0, 8, false, 1)},
     {"rope late", 1e-6, build_rope, expect_rope, .seqs = LATE, .p = ROPE(2, 16, 0, 16, false, 1)},
     {"rope interleaved", 1e-6, build_rope, expect_rope, .seqs = LATE, .p = ROPE(2, 16, 0, 8, true, 1)},
+    {"rope back", 1e-6, build_rope, expect_rope, .seqs = LATE,
+     .p = {.rope =
+               {.n_heads = 2, .head_dim = 16, .offset = 8, .n_rot = 8, .interleaved = true, .back = true, .scale = 1}}},
     {"rope behind offset", 1e-6, build_rope, expect_rope, .seqs = FEW, .p = ROPE(2, 16, 8, 8, true, 1.25f)},
 
     {"kv_append", 0, build_kv_append, expect_kv_append, .seqs = FEW, .k_cols = 6, .v_cols = 4},
@@ -329,6 +354,30 @@ const op_case OP_CASES[] = {
      .p = INDEX(2, 16, 0, 3, 3, 2), .k_cols = 4, .v_cols = 16, .kv_type = MF_TYPE_F16},
     {"index in rounds", 0, build_index, expect_index, .seqs = {{2, 2030}}, .p = INDEX(2, 16, 0, 2, 600, 1), .k_cols = 4,
      .v_cols = 16},
+    {"index of compressed rows", 0, build_index, expect_index, .seqs = {{3, 0}, {1, 61}, {20, 30}}, .option = true,
+     .p = {.index = {.n_heads = 3, .dim = 10, .at = 6, .top_k = 4, .block = 1, .step = 4}}, .k_cols = 4, .v_cols = 16,
+     .v_step = 4},
+    {"compress", 2e-6, build_compress, expect_compress, .seqs = {{3, 0}, {1, 9}, {5, 2}, {9, 3}},
+     .p = {.compress = {.step = 4, .n_parts = 1, .width = {12}, .n_rot = 4, .eps = 1e-6f}}, .k_cols = 3, .v_cols = 12,
+     .v_step = 4},
+    {"compress overlap", 2e-6, build_compress, expect_compress, .seqs = {{3, 0}, {1, 9}, {5, 2}, {19, 3}},
+     .p = {.compress = {.step = 4, .overlap = true, .n_parts = 2, .width = {12, 8}, .n_rot = 4, .eps = 1e-6f}},
+     .k_cols = 3, .v_cols = 20, .v_step = 4},
+    {"far attention", 2e-6, build_far_attention, expect_far_attention, .seqs = {{3, 0}, {1, 61}, {20, 30}},
+     .p = FAR(4, 8, 5, 4, 0), .k_cols = 8, .v_cols = 8, .v_step = 4},
+    {"far attention, newest rows alone", 2e-6, build_far_attention, expect_far_attention,
+     .seqs = {{3, 0}, {1, 61}, {20, 30}}, .p = FAR(4, 8, 5, 0, 0), .k_cols = 8, .v_cols = 4},
+    {"far attention picked f16", 2e-6, build_far_attention, expect_far_attention, fill_far,
+     .seqs = {{3, 0}, {1, 61}, {20, 30}}, .rows = 32, .option = true, .p = FAR(6, 12, 7, 4, 5), .k_cols = 12,
+     .v_cols = 18, .v_step = 4, .kv_type = MF_TYPE_F16},
+    {"far attention int8", 2e-6, build_far_attention, expect_far_attention, .seqs = {{3, 0}, {1, 61}, {20, 30}},
+     .p = FAR(3, 64, 7, 2, 0), .k_cols = 64, .v_cols = 70, .v_step = 2, .kv_type = MF_TYPE_I8},
+    {"streams_read", 4e-6, build_streams_read, expect_streams_read, .seqs = MANY, .cols = 24,
+     .p = {.streams = {.n = 4, .n_steps = 5, .eps = 1e-6f, .hc_eps = 1e-3f}}},
+    {"streams_read alone", 4e-6, build_streams_read, expect_streams_read, .seqs = FEW, .cols = 24,
+     .p = {.streams = {.n = 3, .eps = 1e-6f, .hc_eps = 1e-6f}}},
+    {"streams_write", 2e-6, build_streams_write, expect_streams_write, .seqs = FEW, .cols = 24,
+     .p = {.streams = {.n = 4}}},
     {"join", 0, build_join, expect_join, .seqs = FEW, .cols = 9, .rows = 5},
 
     {"split", 0, build_split_at, expect_split, .seqs = FEW, .cols = 13, .p = {.cut = {9}}},
@@ -383,6 +432,7 @@ const op_case OP_CASES[] = {
     {"glu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24},
     {"glu clamped", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = CLAMPED(0.5f)},
     {"glu clamped extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24, .p = CLAMPED(7)},
+    {"glu limited", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_LIMITED, 0, 0.5f}}},
     {"glu gelu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_GELU, 0, 0}}},
     {"glu gelu extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24,
      .p = {.glu = {MF_GLU_GELU, 0, 0}}},
@@ -406,6 +456,10 @@ const op_case OP_CASES[] = {
      .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 6, 4, 2, true, 1)},
     {"route softmax factors", 2e-6, build_route, expect_route, .seqs = MANY, .rows = 1,
      .p = ROUTE(MF_ROUTE_SOFTMAX, 24, 6, 1, 1, true, 1)},
+    {"route sqrt softplus", 2e-6, build_route, expect_route, .seqs = MANY, .option = true,
+     .p = ROUTE(MF_ROUTE_SQRT_SOFTPLUS, 24, 5, 1, 1, true, 1.5f)},
+    {"route given", 2e-6, build_route_given, expect_route, fill_given, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_SQRT_SOFTPLUS, 24, 3, 1, 1, true, 1.5f)},
     {"route top-k softmax", 2e-6, build_route, expect_route, .seqs = MANY,
      .p = ROUTE(MF_ROUTE_TOPK_SOFTMAX, 24, 4, 1, 1, false, 1)},
     {"route sigmoid", 2e-6, build_route, expect_route, .seqs = MANY,

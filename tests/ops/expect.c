@@ -78,6 +78,7 @@ void expect_add(const op_rig *rig, op_result *want) {
 double expect_act(const mf__glu *glu, double gate, double up) {
     double limit = glu->limit;
     if (glu->kind == MF_GLU_SILU) return silu(gate) * up;
+    if (glu->kind == MF_GLU_LIMITED) return silu(fmin(gate, limit)) * fmax(fmin(up, limit), -limit);
     if (glu->kind == MF_GLU_GELU)
         return up * gate / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (gate + 0.044715 * pow(gate, 3))));
     if (gate > limit) gate = limit;
@@ -110,7 +111,7 @@ void expect_split_q_gate(const op_rig *rig, op_result *want) {
 /* ---- softmax attention ----------------------------------------------------------------------------------------- */
 
 /* The sequence and the position of a row. */
-static int sequence_of(const op_rig *rig, int32_t row, int64_t *pos) {
+int op_sequence_of(const op_rig *rig, int32_t row, int64_t *pos) {
     int s = 0;
     while (row >= rig->c->seqs[s].n_rows) row -= rig->c->seqs[s++].n_rows;
     *pos = rig->c->seqs[s].pos + row;
@@ -124,7 +125,7 @@ void expect_map(const op_rig *rig, op_result *want) {
     for (int64_t i = 0; i < rig->n_rows * cols; i++) {
         double x = op_in(rig, 0, i), y = a * w * x;
         int64_t pos;
-        sequence_of(rig, (int32_t)(i / cols), &pos);
+        op_sequence_of(rig, (int32_t)(i / cols), &pos);
         if (p->map.kind == MF_MAP_CLAMP) y = x > a ? a : x < -a ? -a : x;
         if (p->map.kind == MF_MAP_CAP) y = a * tanh(x / a);
         if (p->map.kind == MF_MAP_POSITION) y = x * (1 + a * log(1 + floor((double)pos / p->map.b)));
@@ -142,10 +143,10 @@ void expect_rope(const op_rig *rig, op_result *want) {
     for (int64_t i = 0; i < rig->n_rows * cols; i++) y[i] = op_in(rig, 0, i);
     for (int32_t t = 0; t < rig->n_rows; t++) {
         int64_t pos;
-        sequence_of(rig, t, &pos);
+        op_sequence_of(rig, t, &pos);
         for (int64_t h = 0; h < p->rope.n_heads; h++)
             for (int32_t i = 0; i < half; i++) {
-                double angle = (float)pos * (float)op_w(rig, 0, i);
+                double angle = (float)pos * (float)op_w(rig, 0, i) * (p->rope.back ? -1 : 1);
                 int64_t at = t * cols + h * dim + p->rope.offset;
                 int64_t ia = at + (p->rope.interleaved ? 2 * i : i), ib = p->rope.interleaved ? ia + 1 : ia + half;
                 double a = op_in(rig, 0, ia), b = op_in(rig, 0, ib);
@@ -169,7 +170,7 @@ static void expect_kept(const op_rig *rig, int k, int64_t t, int32_t cols, doubl
 void expect_kv_append(const op_rig *rig, op_result *want) {
     for (int32_t t = 0; t < rig->n_rows; t++) {
         int64_t pos;
-        int s = sequence_of(rig, t, &pos);
+        int s = op_sequence_of(rig, t, &pos);
         expect_kept(rig, 0, t, rig->c->k_cols, want->kv[s] + op_k_at(rig, pos));
         expect_kept(rig, 1, t, rig->c->v_cols, want->kv[s] + op_v_at(rig, pos));
     }
@@ -189,7 +190,7 @@ void expect_attention(const op_rig *rig, op_result *want) {
     int32_t dim = p->attn.head_dim, heads = p->attn.n_heads, v_dim = p->attn.v_dim ? p->attn.v_dim : dim;
     for (int32_t t = 0; t < rig->n_rows; t++) {
         int64_t pos;
-        const float *kv = rig->state[sequence_of(rig, t, &pos)].kv;
+        const float *kv = rig->state[op_sequence_of(rig, t, &pos)].kv;
         double *weight = calloc((size_t)pos + 1, sizeof *weight);
         for (int32_t h = 0; h < heads; h++) {
             int32_t kv_head = h * p->attn.n_kv_heads / heads;
@@ -245,13 +246,14 @@ void expect_index(const op_rig *rig, op_result *want) {
     int32_t lists = rig->op->in[1] >= 0 ? 1 : p->index.n_heads, top_k = p->index.top_k;
     for (int64_t i = 0; i < (int64_t)rig->n_rows * lists; i++) {
         int64_t pos, t = i / lists;
-        const float *kv = rig->state[sequence_of(rig, (int32_t)t, &pos)].kv;
-        int64_t n = pos / p->index.block + 1, picked = 0;
-        double *score = calloc((size_t)n, sizeof *score), *out = op_out(rig, want, 0) + i * top_k;
+        const float *kv = rig->state[op_sequence_of(rig, (int32_t)t, &pos)].kv;
+        int64_t step = p->index.step ? p->index.step : 1, keys = (pos + 1) / step;
+        int64_t n = (keys + p->index.block - 1) / p->index.block, picked = 0;
+        double *score = calloc((size_t)n + 1, sizeof *score), *out = op_out(rig, want, 0) + i * top_k;
         for (int64_t b = 0; b < n; b++) score[b] = n - 1 - b < p->index.local ? INFINITY : -INFINITY;
-        for (int64_t j = 0; j <= pos; j++)
-            score[j / p->index.block] =
-                fmax(score[j / p->index.block], index_score(rig, t, i % lists, kv + op_v_at(rig, j) + p->index.at));
+        for (int64_t j = 0; j < keys; j++)
+            score[j / p->index.block] = fmax(score[j / p->index.block],
+                                             index_score(rig, t, i % lists, kv + op_v_at(rig, j * step) + p->index.at));
         for (int64_t b = 0; b < n; b++) {
             int64_t better = 0;
             for (int64_t k = 0; k < n; k++) better += score[k] > score[b] || (score[k] == score[b] && k < b);
@@ -295,7 +297,7 @@ void expect_mla_attention(const op_rig *rig, op_result *want) {
     int32_t nope = p->mla.n_nope, rope = p->mla.n_rope, v_dim = p->mla.v_dim, heads = p->mla.n_heads;
     for (int32_t t = 0; t < rig->n_rows; t++) {
         int64_t pos;
-        const float *kv = rig->state[sequence_of(rig, t, &pos)].kv;
+        const float *kv = rig->state[op_sequence_of(rig, t, &pos)].kv;
         for (int32_t h = 0; h < heads; h++) {
             int64_t q = ((int64_t)t * heads + h) * (nope + rope);
             double total = 0, *o = op_out(rig, want, 0) + ((int64_t)t * heads + h) * v_dim;

@@ -36,7 +36,8 @@ static void keep_best_groups(double *choice, const mf__op_params *p) {
 /* Whether scores are compared, not logits. */
 static bool by_scores(const op_rig *rig) {
     const mf__op_params *p = &rig->op->p;
-    return p->route.kind == MF_ROUTE_SIGMOID || rig->op->w[0] >= 0 || p->route.n_groups > 1;
+    return p->route.kind == MF_ROUTE_SIGMOID || p->route.kind == MF_ROUTE_SQRT_SOFTPLUS || rig->op->w[0] >= 0 ||
+           p->route.n_groups > 1;
 }
 
 static void route_row(const op_rig *rig, int64_t t, double *ids, double *shares) {
@@ -45,7 +46,9 @@ static void route_row(const op_rig *rig, int64_t t, double *ids, double *shares)
     double choice[MAX_EXPERTS], value[MAX_EXPERTS], all = 0, sum = 0;
     for (int e = 0; e < n; e++) {
         double x = op_in(rig, 0, t * n + e);
-        value[e] = p->route.kind == MF_ROUTE_SIGMOID ? sigmoid(x) : exp(x);
+        value[e] = p->route.kind == MF_ROUTE_SIGMOID         ? sigmoid(x)
+                   : p->route.kind == MF_ROUTE_SQRT_SOFTPLUS ? sqrt(log1p(exp(x)))
+                                                             : exp(x);
         all += value[e];
     }
     for (int e = 0; e < n; e++) {
@@ -57,6 +60,8 @@ static void route_row(const op_rig *rig, int64_t t, double *ids, double *shares)
     if (by_scores(rig)) keep_best_groups(choice, p);
     for (int e = 0; e < n; e++) {
         int rank = rank_of(choice, n, e);
+        if (rig->op->in[1] >= 0) /* given */
+            for (rank = 0; rank < p->route.top_k && op_in(rig, 1, t * p->route.top_k + rank) != e;) rank++;
         if (rank >= p->route.top_k) continue;
         sum += value[e];
         ids[rank] = e;

@@ -40,6 +40,7 @@ struct op_case {
     enum { OP_SCALES_BF16, OP_SCALES_F16, OP_SCALES_F32 } scales;
     bool centred;           /* AFFINE without biases */
     int32_t k_cols, v_cols; /* KV rows; 0: none */
+    int32_t v_step;         /* positions that share a V row, a divisor of OP_BLOCK_ROWS; 0: 1 */
     mf__type kv_type;       /* ... as they are kept */
     int32_t n_experts;      /* of the bank; 0: none */
     bool every_other;       /* the bank has only the experts with even numbers */
@@ -118,18 +119,25 @@ static inline double op_w(const op_rig *rig, int k, int64_t i) {
 static inline double *op_out(const op_rig *rig, op_result *want, int k) {
     return want->out[rig->op->out[k]];
 }
+static inline int64_t op_v_rows(const op_case *c) {
+    return OP_BLOCK_ROWS / (c->v_step ? c->v_step : 1); /* of a block */
+}
+static inline int64_t op_block_floats(const op_case *c) {
+    return (int64_t)OP_BLOCK_ROWS * c->k_cols + op_v_rows(c) * c->v_cols;
+}
+mf__kv op_kv(const op_case *c, char *const *pool, const int32_t *pages);
 int64_t op_block_bytes(const op_case *c);
 /* The values of a block as it is kept. */
 void op_decode_block(const op_case *c, const uint8_t *block, float *values);
 
-/* Where K (or V, at offset OP_BLOCK_ROWS * k_cols) of a position lies in an op_state's kv. */
+/* Where K or V of a position lies in an op_state's kv. */
 static inline int64_t op_k_at(const op_rig *rig, int64_t pos) {
-    int64_t block = (int64_t)OP_BLOCK_ROWS * (rig->c->k_cols + rig->c->v_cols);
-    return pos / OP_BLOCK_ROWS * block + pos % OP_BLOCK_ROWS * rig->c->k_cols;
+    return pos / OP_BLOCK_ROWS * op_block_floats(rig->c) + pos % OP_BLOCK_ROWS * rig->c->k_cols;
 }
 static inline int64_t op_v_at(const op_rig *rig, int64_t pos) {
-    int64_t block = (int64_t)OP_BLOCK_ROWS * (rig->c->k_cols + rig->c->v_cols);
-    return pos / OP_BLOCK_ROWS * block + (int64_t)OP_BLOCK_ROWS * rig->c->k_cols + pos % OP_BLOCK_ROWS * rig->c->v_cols;
+    int64_t row = pos % OP_BLOCK_ROWS / (rig->c->v_step ? rig->c->v_step : 1);
+    return pos / OP_BLOCK_ROWS * op_block_floats(rig->c) + (int64_t)OP_BLOCK_ROWS * rig->c->k_cols +
+           row * rig->c->v_cols;
 }
 
 extern const op_case OP_CASES[];

@@ -58,7 +58,7 @@ static void drop(mf__backend *be, void *mem) {
 /* ---- states ---------------------------------------------------------------------------------------------------- */
 
 static int64_t block_floats(const op_rig *rig) {
-    return (int64_t)OP_BLOCK_ROWS * (rig->c->k_cols + rig->c->v_cols);
+    return op_block_floats(rig->c);
 }
 
 static void start_sequence(runner *r, int s) {
@@ -84,8 +84,7 @@ static void start_sequence(runner *r, int s) {
 static void bind_state(runner *r, int s) {
     live *l = &r->seqs[s];
     int to = r->mode->in_place ? l->now : !l->now;
-    l->state = (mf__layer_state){.kv = mf__kv_make(l->pool, l->pages, 0, OP_BLOCK_ROWS, r->rig->c->kv_type,
-                                                   r->rig->c->k_cols, r->rig->c->v_cols),
+    l->state = (mf__layer_state){.kv = op_kv(r->rig->c, l->pool, l->pages),
                                  .conv_in = l->conv[l->now],
                                  .conv_out = l->conv[to],
                                  .delta_in = l->delta[l->now],

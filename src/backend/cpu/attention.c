@@ -17,7 +17,8 @@ static void rope_rows(void *ctx, int64_t begin, int64_t end, int thread) {
         float *row = mf__cpu_out(r, 0) + t * p->rope.n_heads * p->rope.head_dim + p->rope.offset;
         float pos = (float)(r->b->segs[s].pos + t - r->b->segs[s].row0);
         for (int32_t i = 0; i < half; i++) {
-            float cosine = cosf(pos * inv_freq[i]) * p->rope.scale, sine = sinf(pos * inv_freq[i]) * p->rope.scale;
+            float angle = pos * inv_freq[i], cosine = cosf(angle) * p->rope.scale;
+            float sine = sinf(p->rope.back ? -angle : angle) * p->rope.scale;
             for (int32_t h = 0; h < p->rope.n_heads; h++) {
                 float *at = row + (int64_t)h * p->rope.head_dim + i * step, a = at[0], b = at[apart];
                 at[0] = a * cosine - b * sine;
@@ -45,7 +46,7 @@ static void append_rows(void *ctx, int64_t begin, int64_t end, int thread) {
         const mf__kv *kv = &r->b->segs[s].state->kv;
         int64_t pos = r->b->segs[s].pos + t - r->b->segs[s].row0;
         r->k->kv_encode(kv->type, k + t * kv->k_cols, kv->k_cols, mf__kv_k(kv, pos));
-        r->k->kv_encode(kv->type, v + t * kv->v_cols, kv->v_cols, mf__kv_v(kv, pos));
+        if (v) r->k->kv_encode(kv->type, v + t * kv->v_cols, kv->v_cols, mf__kv_v(kv, pos));
     }
 }
 

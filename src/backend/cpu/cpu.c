@@ -37,6 +37,10 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_DECAY_BETA] = mf__cpu_decay_beta,
     [MF_OP_DELTA_NET] = mf__cpu_delta_net,
     [MF_OP_GATED_NORM] = mf__cpu_gated_norm,
+    [MF_OP_COMPRESS] = mf__cpu_compress,
+    [MF_OP_FAR_ATTENTION] = mf__cpu_far_attention,
+    [MF_OP_STREAMS_READ] = mf__cpu_streams_read,
+    [MF_OP_STREAMS_WRITE] = mf__cpu_streams_write,
     [MF_OP_ADD] = mf__cpu_add,
     [MF_OP_MAP] = mf__cpu_map,
     [MF_OP_ROUTE] = mf__cpu_route,
@@ -87,6 +91,8 @@ static int64_t op_scratch(const cpu_backend *cpu, const mf__graph *g, const mf__
     case MF_OP_MATMUL: return mf__cpu_matmul_scratch(&cpu->kernels, threads, g, op, n);
     case MF_OP_EXPERTS: return mf__cpu_experts_scratch(&cpu->kernels, threads, g, op, n);
     case MF_OP_INDEX: return mf__cpu_index_scratch(threads, op);
+    case MF_OP_COMPRESS: return mf__cpu_compress_scratch(threads, op);
+    case MF_OP_FAR_ATTENTION: return mf__cpu_far_scratch(&cpu->kernels, threads, op);
     case MF_OP_ATTENTION: return mf__cpu_attention_scratch(&cpu->kernels, threads, op, n);
     case MF_OP_MLA_ATTENTION: return mf__cpu_mla_scratch(&cpu->kernels, threads, op, n);
     default: return 0;

@@ -47,8 +47,13 @@ int64_t mf__cpu_index_scratch(int threads, const mf__op *op) {
            mf__cpu_round(lists * op->p.index.top_k * 4) + mf__cpu_round(lists * 4);
 }
 
-static int64_t row_pos(const picker *k, int64_t i) {
-    return k->seg->pos + k->first_row + i;
+static int64_t step_of(const picker *k) {
+    return k->p->index.step ? k->p->index.step : 1;
+}
+
+/* Keys that row i of the wave sees. */
+static int64_t keys_of(const picker *k, int64_t i) {
+    return (k->seg->pos + k->first_row + i + 1) / step_of(k);
 }
 
 /* Items are tiles of the round's keys. */
@@ -65,8 +70,8 @@ static void score_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
         int64_t first = tile * MF_CPU_KEYS, left = k->n_keys - first;
         int32_t n = left < MF_CPU_KEYS ? (int32_t)left : MF_CPU_KEYS;
         for (int32_t i = 0; i < n; i++)
-            k->r->k->kv_decode(kv->type, mf__kv_v(kv, k->first_key + first + i), kv->v_cols, k->p->index.at, dim,
-                               keys + (int64_t)i * dim);
+            k->r->k->kv_decode(kv->type, mf__kv_v(kv, (k->first_key + first + i) * step_of(k)), kv->v_cols,
+                               k->p->index.at, dim, keys + (int64_t)i * dim);
         k->r->k->cross(&(mf__cpu_cross){keys, dim, n, q, dim, k->n * heads, dim, y, MF_CPU_KEYS});
         for (int64_t t = 0; t < k->n; t++)
             for (int32_t i = 0; i < n; i++) {
@@ -97,9 +102,9 @@ static void take_best(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     for (int64_t list = begin; list < end; list++) {
         mf__best best = best_of(k, list);
-        int64_t pos = row_pos(k, list / k->lists), own = pos / block, stop = k->first_key + k->n_keys;
+        int64_t n = keys_of(k, list / k->lists), own = (n - 1) / block, stop = k->first_key + k->n_keys;
         if (own < best.max) continue; /* sees all of them */
-        if (stop > pos + 1) stop = pos + 1;
+        if (stop > n) stop = n;
         for (int64_t b = k->first_key / block; b * block < stop; b++) {
             float most = own - b < k->p->index.local ? INFINITY : -FLT_MAX;
             for (int64_t j = b * block; j < (b + 1) * block && j < stop; j++) {
@@ -117,16 +122,16 @@ static void finish_lists(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     for (int64_t list = begin; list < end; list++) {
         mf__best best = best_of(k, list);
-        int64_t own = row_pos(k, list / k->lists) / k->p->index.block;
+        int64_t n = keys_of(k, list / k->lists), own = (n - 1) / k->p->index.block;
         if (own < best.max)
-            mf__picks_all(best.id, best.max, own + 1);
+            mf__picks_all(best.id, best.max, n ? own + 1 : 0);
         else
             mf__best_finish(&best);
     }
 }
 
 static void run_wave(picker *k) {
-    int64_t stop = row_pos(k, k->n), round = round_keys(k->r->op), lists = (int64_t)k->n * k->lists;
+    int64_t stop = keys_of(k, k->n - 1), round = round_keys(k->r->op), lists = (int64_t)k->n * k->lists;
     bool any = (stop - 1) / k->p->index.block >= k->p->index.top_k;
     for (int64_t i = 0; i < lists; i++) k->n_best[i] = 0;
     for (k->first_key = 0; any && k->first_key < stop; k->first_key += round) {

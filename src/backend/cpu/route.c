@@ -46,13 +46,17 @@ static float group_score(const float *choice, int32_t size) {
     return size > 1 ? first + second : first;
 }
 
-/* The softmax of the logits, or the sigmoid of each. */
+static float score_one(mf__route_kind kind, float x) {
+    return kind == MF_ROUTE_SIGMOID ? sigmoid(x) : sqrtf(x > 20.0f ? x : log1pf(expf(x)));
+}
+
+/* The softmax of the logits, or a function of each. */
 static void score_all(const float *logits, const mf__op_params *p, float *scores) {
     int32_t n = p->route.n_experts;
     float max = -FLT_MAX, total = 0;
     for (int32_t e = 0; e < n; e++) max = logits[e] > max ? logits[e] : max;
     for (int32_t e = 0; e < n; e++) {
-        scores[e] = p->route.kind == MF_ROUTE_SIGMOID ? sigmoid(logits[e]) : expf(logits[e] - max);
+        scores[e] = p->route.kind == MF_ROUTE_SOFTMAX ? expf(logits[e] - max) : score_one(p->route.kind, logits[e]);
         total += scores[e];
     }
     for (int32_t e = 0; p->route.kind == MF_ROUTE_SOFTMAX && e < n; e++) scores[e] /= total;
@@ -79,19 +83,27 @@ static void route_scored(const float *logits, const float *bias, const mf__op_pa
 
 /* Whether the choice is made by scores, which are kept; else by the logits. */
 static bool by_scores(const mf__op *op) {
-    return op->p.route.kind == MF_ROUTE_SIGMOID || op->w[0] >= 0 || op->p.route.n_groups > 1;
+    return op->p.route.kind == MF_ROUTE_SIGMOID || op->p.route.kind == MF_ROUTE_SQRT_SOFTPLUS || op->w[0] >= 0 ||
+           op->p.route.n_groups > 1;
 }
 
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
     const mf__op_params *p = &r->op->p;
-    const float *factors = mf__cpu_weights(r, 1);
+    const float *factors = mf__cpu_weights(r, 1), *given = mf__cpu_in(r, 1);
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
         const float *logits = mf__cpu_in(r, 0) + t * p->route.n_experts;
         int32_t *ids = (int32_t *)r->b->bufs[r->op->out[0]] + t * p->route.top_k;
         float *shares = mf__cpu_out(r, 1) + t * p->route.top_k, sum = 1e-20f;
-        if (by_scores(r->op))
+        for (int32_t k = 0; given && k < p->route.top_k; k++) {
+            float id = given[t * p->route.top_k + k]; /* from a file: may be anything */
+            ids[k] = id >= 0 && id < (float)p->route.n_experts ? (int32_t)id : 0;
+            shares[k] = score_one(p->route.kind, logits[ids[k]]);
+        }
+        if (given)
+            (void)0;
+        else if (by_scores(r->op))
             route_scored(logits, mf__cpu_weights(r, 0), p, ids, shares);
         else
             route_softmax(logits, p, ids, shares);

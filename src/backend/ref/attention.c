@@ -31,7 +31,7 @@ void mf__ref_rope(const mf__ref_run *r) {
             float *row = x + (seg->row0 + t) * row_cols;
             for (int32_t i = 0; i < half; i++) {
                 float angle = (float)(seg->pos + t) * inv_freq[i];
-                float cosine = cosf(angle) * p->rope.scale, sine = sinf(angle) * p->rope.scale;
+                float cosine = cosf(angle) * p->rope.scale, sine = sinf(p->rope.back ? -angle : angle) * p->rope.scale;
                 int32_t ia = p->rope.offset + (p->rope.interleaved ? 2 * i : i);
                 int32_t ib = p->rope.offset + (p->rope.interleaved ? 2 * i + 1 : i + half);
                 for (int32_t h = 0; h < p->rope.n_heads; h++) {
@@ -53,7 +53,7 @@ void mf__ref_kv_append(const mf__ref_run *r) {
         for (int32_t t = 0; t < seg->n_rows; t++) {
             int64_t row = seg->row0 + t;
             mf__kv_encode_row(kv->type, k + row * kv->k_cols, kv->k_cols, mf__kv_k(kv, seg->pos + t));
-            mf__kv_encode_row(kv->type, v + row * kv->v_cols, kv->v_cols, mf__kv_v(kv, seg->pos + t));
+            if (v) mf__kv_encode_row(kv->type, v + row * kv->v_cols, kv->v_cols, mf__kv_v(kv, seg->pos + t));
         }
     }
 }

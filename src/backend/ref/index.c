@@ -28,16 +28,16 @@ static float score(const mf__op_params *p, const float *q, const float *a, const
 
 static void pick(const mf__kv *kv, const mf__op_params *p, const float *q, const float *a, int64_t pos, float *mem,
                  int32_t *ids) {
-    int64_t own = pos / p->index.block;
+    int64_t step = p->index.step ? p->index.step : 1, n = (pos + 1) / step, own = (n - 1) / p->index.block;
     mf__best best = {.score = mem + p->index.dim, .id = ids, .max = p->index.top_k};
-    if (own < best.max) {
-        mf__picks_all(ids, best.max, own + 1);
+    if (!n || own < best.max) {
+        mf__picks_all(ids, best.max, n ? own + 1 : 0);
         return;
     }
     for (int64_t b = 0; b <= own; b++) {
         float most = own - b < p->index.local ? INFINITY : -FLT_MAX;
-        for (int64_t j = b * p->index.block; j < (b + 1) * p->index.block && j <= pos; j++) {
-            float s = score(p, q, a, mf__ref_v_row(kv, j, p->index.at, p->index.dim, mem));
+        for (int64_t j = b * p->index.block; j < (b + 1) * p->index.block && j < n; j++) {
+            float s = score(p, q, a, mf__ref_v_row(kv, j * step, p->index.at, p->index.dim, mem));
             if (s > most) most = s;
         }
         mf__best_add(&best, most, (int32_t)b);

@@ -45,13 +45,19 @@ static float group_score(const float *choice, int32_t size) {
     return size > 1 ? first + second : first;
 }
 
-/* score: the softmax of the logits, or the sigmoid of each */
+/* sigmoid(x), or sqrt(ln(1 + e^x)) */
+static float score_one(mf__route_kind kind, float x) {
+    if (kind == MF_ROUTE_SIGMOID) return mf__ref_sigmoid(x);
+    return sqrtf(x > 20.0f ? x : log1pf(expf(x)));
+}
+
+/* score: the softmax of the logits, or a function of each */
 static void score_all(const float *logits, const mf__op_params *p, float *scores) {
     int32_t n = p->route.n_experts;
     float max = -FLT_MAX, total = 0;
     for (int32_t e = 0; e < n; e++) max = logits[e] > max ? logits[e] : max;
     for (int32_t e = 0; e < n; e++) {
-        scores[e] = p->route.kind == MF_ROUTE_SIGMOID ? mf__ref_sigmoid(logits[e]) : expf(logits[e] - max);
+        scores[e] = p->route.kind == MF_ROUTE_SOFTMAX ? expf(logits[e] - max) : score_one(p->route.kind, logits[e]);
         total += scores[e];
     }
     for (int32_t e = 0; p->route.kind == MF_ROUTE_SOFTMAX && e < n; e++) scores[e] /= total;
@@ -81,10 +87,19 @@ static void route_scored(const float *logits, const float *bias, const mf__op_pa
 void mf__ref_route(const mf__ref_run *r) {
     const mf__op_params *p = &r->op->p;
     const float *logits = mf__ref_in(r, 0), *bias = mf__ref_vec(r, 0), *factors = mf__ref_vec(r, 1);
+    const float *given = mf__ref_in(r, 1);
     int32_t *ids = r->b->bufs[r->op->out[0]];
     float *shares = mf__ref_out(r, 1);
     for (int64_t t = 0; t < r->b->n_rows; t++) {
-        if (p->route.kind == MF_ROUTE_SIGMOID || bias || p->route.n_groups > 1)
+        for (int32_t k = 0; given && k < p->route.top_k; k++) {
+            float id = given[t * p->route.top_k + k]; /* from a file: may be anything */
+            ids[k] = id >= 0 && id < (float)p->route.n_experts ? (int32_t)id : 0;
+            shares[k] = score_one(p->route.kind, logits[ids[k]]);
+        }
+        if (given)
+            (void)0;
+        else if (p->route.kind == MF_ROUTE_SIGMOID || p->route.kind == MF_ROUTE_SQRT_SOFTPLUS || bias ||
+                 p->route.n_groups > 1)
             route_scored(logits, bias, p, r->scratch, ids, shares);
         else
             route_softmax(logits, p, ids, shares);

@@ -34,6 +34,10 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_DECAY_BETA] = mf__ref_decay_beta,
     [MF_OP_DELTA_NET] = mf__ref_delta_net,
     [MF_OP_GATED_NORM] = mf__ref_gated_norm,
+    [MF_OP_COMPRESS] = mf__ref_compress,
+    [MF_OP_FAR_ATTENTION] = mf__ref_far_attention,
+    [MF_OP_STREAMS_READ] = mf__ref_streams_read,
+    [MF_OP_STREAMS_WRITE] = mf__ref_streams_write,
     [MF_OP_ADD] = mf__ref_add,
     [MF_OP_MAP] = mf__ref_map,
     [MF_OP_ROUTE] = mf__ref_route,
@@ -54,6 +58,8 @@ float mf__ref_silu(float x) {
  * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
 float mf__ref_glu_one(const mf__glu *glu, float gate, float up) {
     if (glu->kind == MF_GLU_SILU) return mf__ref_silu(gate) * up;
+    if (glu->kind == MF_GLU_LIMITED)
+        return mf__ref_silu(fminf(gate, glu->limit)) * fminf(fmaxf(up, -glu->limit), glu->limit);
     if (glu->kind == MF_GLU_GELU)
         return 0.5f * gate * (1.0f + tanhf(0.79788456f * (gate + 0.044715f * gate * gate * gate))) * up;
     float g = fminf(gate, glu->limit), u = fminf(fmaxf(up, -glu->limit), glu->limit);
@@ -105,6 +111,8 @@ static int64_t op_scratch_floats(const mf__graph *g, const mf__op *op, int32_t n
     }
     case MF_OP_MLA_ATTENTION: return mf__ref_mla_scratch(op, n_rows);
     case MF_OP_ROUTE: return mf__ref_route_scratch(op);
+    case MF_OP_COMPRESS: return op->p.compress.width[0] + op->p.compress.width[1];
+    case MF_OP_FAR_ATTENTION: return op->p.far.dim;
     case MF_OP_INDEX: return mf__ref_index_scratch(op);
     case MF_OP_EXPERTS: return mf__ref_experts_scratch(g, op);
     default: return 0;
