@@ -528,11 +528,13 @@ typedef enum mf_tool_choice {
     MF_TOOLS_NAMED     /* one call of tool_name */
 } mf_tool_choice;
 
-/* Where a state is worth keeping: after a message of the request (0 is the first), or after part number `part` of its
- * content. */
+/* Where a state is worth keeping: after a message of the request (0 is the first), after part number `part` of its
+ * content, or before its content, where system prompt and tools have ended if it is the first after them. */
+#define MF_MARK_AFTER (-1)
+#define MF_MARK_BEFORE (-2)
 typedef struct mf_reply_mark {
     int32_t message;
-    int32_t part; /* -1: the whole message */
+    int32_t part; /* MF_MARK_AFTER: the whole message; MF_MARK_BEFORE; or a number */
 } mf_reply_mark;
 
 #define MF_REPLY_MAX_STOPS 64
@@ -672,6 +674,8 @@ typedef struct mf_stats {
     int32_t read_depth;  /* reads under way at most */
     int64_t budget;      /* bytes for experts now; 0: no limit (mapped) */
     int64_t cache_bytes; /* experts in memory */
+    int64_t lent_bytes;  /* taken out of the budget for sessions, cached prompts and the rows of a pass */
+    int64_t prompt_cache_bytes, prompt_cache_budget; /* states in memory, of which sessions may share pages; at most */
 } mf_stats;
 
 /* Of all sessions since the model was opened or the counters were reset. */

@@ -36,6 +36,16 @@ void chat_error(chat *c, const mf_error *err) {
     c->failed = true;
 }
 
+/* ---- the model, here or elsewhere ------------------------------------------------------------------------------- */
+
+const char *chat_model(const chat *c) {
+    return c->remote ? remote_model(c->remote) : c->talker.info->name;
+}
+
+bool chat_can_reason(const chat *c) {
+    return c->remote ? remote_can_reason(c->remote) : c->talker.about.has_reasoning;
+}
+
 /* ---- files ------------------------------------------------------------------------------------------------------ */
 
 static char *state_path(const char *path) {
@@ -46,8 +56,8 @@ static char *state_path(const char *path) {
 /* The messages are what counts: a state that cannot be written is said, and costs time when they are loaded. */
 mf_status chat_save(chat *c, const char *path, mf_error *err) {
     mf_error why;
-    MF__TRY(conversation_save(&c->talk, c->talker.info->name, path, err));
-    if (!mf_memory_length(c->talker.session)) return MF_OK;
+    MF__TRY(conversation_save(&c->talk, chat_model(c), path, err));
+    if (c->remote || !mf_memory_length(c->talker.session)) return MF_OK;
     char *beside = state_path(path);
     if (!beside) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
     if (talker_save(&c->talker, beside, &why) != MF_OK)
@@ -60,7 +70,8 @@ mf_status chat_save(chat *c, const char *path, mf_error *err) {
 mf_status chat_load(chat *c, const char *path, mf_error *err) {
     mf_error why;
     MF__TRY(conversation_load(&c->talk, path, err));
-    char *beside = state_path(path);
+    c->n_held = 0;
+    char *beside = c->remote ? NULL : state_path(path);
     mf_status st = beside && app_path_exists(beside) ? talker_load(&c->talker, beside, &why) : MF_OK;
     if (st != MF_OK) chat_note(c, "the conversation will be evaluated again, its state does not fit: %s", why.text);
     free(beside);
@@ -72,7 +83,7 @@ mf_status chat_load(chat *c, const char *path, mf_error *err) {
 /* After every turn: the messages. The state follows when the program ends. */
 static void keep(chat *c) {
     mf_error err;
-    if (c->file && conversation_save(&c->talk, c->talker.info->name, c->file, &err) != MF_OK) chat_error(c, &err);
+    if (c->file && conversation_save(&c->talk, chat_model(c), c->file, &err) != MF_OK) chat_error(c, &err);
 }
 
 /* ---- a turn ----------------------------------------------------------------------------------------------------- */
@@ -86,6 +97,14 @@ static void show_reading(void *user, const mf_reply_prompt *p) {
     if (!c->terminal || !c->screen.styled || p->n_ids - same < LONG_PROMPT) return;
     c->reading = true;
     fprintf(stderr, "\033[2mreading %zu tokens, Ctrl-C stops\033[0m", p->n_ids - same);
+}
+
+/* A server tells how far it is. */
+static void show_progress(void *user, const char *progress) {
+    chat *c = user;
+    if (!c->terminal || !c->screen.styled) return;
+    c->reading = true;
+    fprintf(stderr, "\r\033[K\033[2mreading %.60s, Ctrl-C stops\033[0m", progress);
 }
 
 static void hide_reading(chat *c) {
@@ -105,8 +124,28 @@ static void status_line(const chat *c, const answer *a) {
     char text[ANSWER_TEXT];
     if (app_quiet) return;
     answer_describe(a, text);
-    chat_note(c, "[%s; %s; context %lld of %d]", text, a->stopped, (long long)mf_memory_length(c->talker.session),
-              c->talker.n_ctx);
+    if (c->remote && a->interrupted)
+        chat_note(c, "[interrupted]");
+    else if (c->remote)
+        chat_note(c, "[%s; %s; context %lld of %lld]", text, a->stopped, (long long)c->n_held,
+                  (long long)remote_n_ctx(c->remote));
+    else
+        chat_note(c, "[%s; %s; context %lld of %d]", text, a->stopped, (long long)mf_memory_length(c->talker.session),
+                  c->talker.n_ctx);
+}
+
+static mf_status remote_turn(chat *c, answer *a, mf_error *err) {
+    remote_request q = {.messages = c->talk.messages,
+                        .think = c->talk.think,
+                        .sampling = &c->sampling,
+                        .seed = c->sampling.seed + c->n_answers++,
+                        .fn = on_event,
+                        .reading = show_progress,
+                        .user = c};
+    mf_status st = remote_answer(c->remote, &q, a, err);
+    hide_reading(c);
+    if (a->n_prompt) c->n_held = a->n_prompt + a->n_made;
+    return st;
 }
 
 static mf_status make_answer(chat *c, answer *a, mf_error *err) {
@@ -135,17 +174,21 @@ static void take_back(chat *c) {
 
 /* Nothing more can be said in this context; what can be done about it. */
 static void offer_ways_out(const chat *c) {
-    chat_note(c,
-              "the context of %d tokens is full: /forget drops the oldest turn, /undo takes the last one back, "
-              "/reset begins anew%s",
-              c->talker.n_ctx, c->talker.n_ctx < c->talker.info->n_ctx ? ", and a larger --ctx has more room" : "");
+    if (c->remote)
+        chat_note(c, "the server's context is full: /forget drops the oldest turn, /undo takes the last one back, "
+                     "/reset begins anew");
+    else
+        chat_note(c,
+                  "the context of %d tokens is full: /forget drops the oldest turn, /undo takes the last one back, "
+                  "/reset begins anew%s",
+                  c->talker.n_ctx, c->talker.n_ctx < c->talker.info->n_ctx ? ", and a larger --ctx has more room" : "");
 }
 
 void chat_answer(chat *c) {
     answer a = {0};
     mf_error err, why;
     said_clear(&c->said);
-    mf_status st = make_answer(c, &a, &err);
+    mf_status st = c->remote ? remote_turn(c, &a, &err) : make_answer(c, &a, &err);
     if (!said_nothing(&c->said) || st == MF_OK) screen_finish(&c->screen);
     bool nothing = said_nothing(&c->said) && (st != MF_OK || a.interrupted);
     if (nothing)
@@ -171,6 +214,11 @@ static void ask(chat *c, const char *text, size_t size) {
     else
         chat_error(c, &err);
 }
+
+/* Where the model is: in a directory, or behind a server. */
+typedef struct place {
+    const char *dir, *server, *key_file;
+} place;
 
 /* ---- the loop --------------------------------------------------------------------------------------------------- */
 
@@ -204,15 +252,31 @@ static int converse(chat *c) {
     return code;
 }
 
-static mf_status prepare(chat *c, const char *dir, const char *system, mf_error *err) {
+static mf_status open_model(chat *c, const char *dir, mf_error *err) {
     c->model.prompt_cache_ram = c->model.ram && c->model.ram / 8 < CACHE_RAM ? c->model.ram / 8 : CACHE_RAM;
     MF__TRY(talker_open(dir, &c->model, &c->sampling, &c->talker, err));
-    if (!c->talker.about.has_chat)
-        return mf__fail(err, MF_E_UNSUPPORTED,
-                        "%s has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); "
-                        "moeflux run --raw continues texts",
-                        dir);
-    if (c->talk.think && !c->talker.about.has_reasoning)
+    if (c->talker.about.has_chat) return MF_OK;
+    return mf__fail(err, MF_E_UNSUPPORTED,
+                    "%s has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); "
+                    "moeflux run --raw continues texts",
+                    dir);
+}
+
+static mf_status open_server(chat *c, const char *url, const char *key_file, mf_error *err) {
+    mf_form *form;
+    char *key;
+    MF__TRY(remote_check(&c->sampling, err));
+    MF__TRY(sampling_form(&c->sampling, &form, err)); /* the server makes its own; here it is only tried */
+    mf_form_free(form);
+    MF__TRY(remote_key(key_file, &key, err));
+    mf_status st = remote_open(url, key, &c->remote, err);
+    free(key);
+    return st;
+}
+
+static mf_status prepare(chat *c, const place *at, const char *system, mf_error *err) {
+    MF__TRY(at->server ? open_server(c, at->server, at->key_file, err) : open_model(c, at->dir, err));
+    if (c->talk.think && !chat_can_reason(c))
         return mf__fail(err, MF_E_INVALID, "--think does nothing: the model's chat template has no switch for it");
     if (c->file && app_path_exists(c->file)) MF__TRY(chat_load(c, c->file, err));
     if (system) MF__TRY(conversation_set_system(&c->talk, system, err));
@@ -222,19 +286,25 @@ static mf_status prepare(chat *c, const char *dir, const char *system, mf_error 
     return c->in ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for lines");
 }
 
-static int run(chat *c, const char *dir, const char *system, mf_switch think) {
+static void greet(const chat *c) {
+    static const char hint[] = "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.";
+    if (c->remote)
+        chat_note(c, "%s at %s. %s", chat_model(c), remote_address(c->remote), hint);
+    else
+        chat_note(c, "%s (%s), context %d. %s", c->talker.info->name, c->talker.info->family, c->talker.n_ctx, hint);
+}
+
+static int run(chat *c, const place *at, const char *system, mf_switch think) {
     mf_error err;
     c->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     screen_init(&c->screen, screen_has_styles());
     app_watch_interrupts();
     mf_status st = conversation_init(&c->talk, &err);
     c->talk.think = think;
-    if (st == MF_OK) st = prepare(c, dir, system, &err);
+    if (st == MF_OK) st = prepare(c, at, system, &err);
     int code = APP_OK;
     if (st == MF_OK) {
-        if (c->terminal && !app_quiet)
-            chat_note(c, "%s (%s), context %d. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.",
-                      c->talker.info->name, c->talker.info->family, c->talker.n_ctx);
+        if (c->terminal && !app_quiet) greet(c);
         if (conversation_turns(&c->talk)) chat_note(c, "%zu messages so far", conversation_turns(&c->talk));
         code = converse(c);
         app_take_interrupt();
@@ -246,14 +316,24 @@ static int run(chat *c, const char *dir, const char *system, mf_switch think) {
     json_decref(c->pending);
     conversation_free(&c->talk);
     talker_close(&c->talker);
+    remote_close(c->remote);
     return code ? code : c->failed ? APP_FAILED : APP_OK;
+}
+
+/* With --server the options of models here mean nothing, and are unknown then. */
+static bool names_server(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--server") || !strncmp(argv[i], "--server=", 9)) return true;
+    return false;
 }
 
 int cmd_chat(int argc, char **argv) {
     static const char *const switches[] = {"auto", "on", "off", NULL}; /* in the order of mf_switch */
     chat c = {0};
     const char *system = NULL;
+    place at = {0};
     int think = 0;
+    bool elsewhere = names_server(argc, argv);
     sampling_init(&c.sampling, 1 << 30);
     opt_def defs[] = {
         {.name = "conversation",
@@ -268,8 +348,18 @@ int cmd_chat(int argc, char **argv) {
          .arg = "on|off",
          .help = "let a reasoning model think first (default: as the model does)",
          .choices = switches},
+        {.name = "server",
+         .kind = OPT_STRING,
+         .value = &at.server,
+         .arg = "URL",
+         .help = "talk to the model of a `moeflux serve` there, or of another server with OpenAI's API"},
+        {.name = "api-key-file",
+         .kind = OPT_STRING,
+         .value = &at.key_file,
+         .arg = "FILE",
+         .help = "with --server: the API key is its first line (or MOEFLUX_API_KEY in the environment)"},
         SAMPLING_ROWS(c.sampling),
-        OPT_FIND_ROWS(c.model.find),
+        OPT_FIND_ROWS(c.model.find), /* these two are the last: --server does without */
         OPT_MODEL_ROWS(c.model),
     };
     opt_spec spec = {
@@ -281,20 +371,26 @@ int cmd_chat(int argc, char **argv) {
             "that begins with a slash is written with two. Without a terminal every line of standard input is a\n"
             "message, and only answers go to standard output.",
         .defs = defs,
-        .n_defs = MF__COUNT(defs),
-        .max_words = 1,
+        .n_defs = MF__COUNT(defs) - (elsewhere ? 2 : 0),
+        .max_words = elsewhere ? 0 : 1,
         .examples = "  moeflux chat\n"
                     "  moeflux chat qwen --system \"Answer briefly.\" --think off\n"
                     "  moeflux chat qwen --conversation sky.json\n"
+                    "  moeflux chat --server http://localhost:8080\n"
                     "  printf 'Tell me a story.\\nAnd another one.\\n' | moeflux chat --temperature 0\n",
     };
     const char *words[OPT_MAX_WORDS] = {NULL};
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
-    char *dir;
+    char *dir = NULL;
     mf_error err;
-    if (models_ready(&c.model.find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
-    int code = run(&c, dir, system, (mf_switch)think);
+    mf_status st = MF_OK;
+    if (at.key_file && !at.server)
+        st = mf__fail(&err, MF_E_INVALID, "--api-key-file is for --server: a model here needs no key");
+    if (st == MF_OK && !at.server) st = models_ready(&c.model.find, words[0], &dir, &err);
+    if (st != MF_OK) return app_fail(&err);
+    at.dir = dir;
+    int code = run(&c, &at, system, (mf_switch)think);
     free(dir);
     return code;
 }

@@ -5,12 +5,15 @@
 #include "answer.h"
 #include "conversation.h"
 #include "lines.h"
+#include "remote.h"
 #include "screen.h"
 
 typedef struct chat {
     app_model_options model;
     sampling_options sampling;
-    talker talker;
+    talker talker;  /* empty where there is a remote */
+    remote *remote; /* --server; NULL: the model is ours */
+    int64_t n_held; /* with a remote: tokens of the conversation, when it was last told */
     conversation talk;
     said said; /* the answer at hand */
     screen screen;
@@ -26,6 +29,9 @@ typedef struct chat {
 /* Lines for the user, on standard error. */
 void chat_note(const chat *c, const char *fmt, ...) MF__PRINTF(2, 3);
 void chat_error(chat *c, const mf_error *err); /* the exit code will tell */
+
+const char *chat_model(const chat *c);
+bool chat_can_reason(const chat *c); /* the model can be told to think or not */
 
 /* Lets the model answer the last message. */
 void chat_answer(chat *c);

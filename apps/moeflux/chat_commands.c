@@ -85,9 +85,7 @@ static void cmd_think(chat *c, const char *arg) {
         chat_note(c, "/think is on, off or auto, not \"%.40s\"", arg);
     else
         chat_note(c, "thinking: %s%s", names[c->talk.think],
-                  c->talk.think && !c->talker.about.has_reasoning
-                      ? " (but this model's chat template has no switch for it)"
-                      : "");
+                  c->talk.think && !chat_can_reason(c) ? " (but this model's chat template has no switch for it)" : "");
 }
 
 /* The last request with its answer. */
@@ -145,6 +143,12 @@ static void say_predictor(chat *c, const char *name, const mf_predictor_stats *p
 static void cmd_stats(chat *c, const char *arg) {
     (void)arg;
     char a[APP_BYTES_TEXT], b[APP_BYTES_TEXT], d[APP_BYTES_TEXT];
+    if (c->remote) {
+        chat_note(c, "model: %s at %s; its /metrics tell how the experts come", chat_model(c),
+                  remote_address(c->remote));
+        chat_note(c, "context: %lld of %lld tokens", (long long)c->n_held, (long long)remote_n_ctx(c->remote));
+        return;
+    }
     const mf_model_info *info = c->talker.info;
     mf_stats s;
     mf_model_stats_get(c->talker.model, &s);

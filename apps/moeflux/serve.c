@@ -36,10 +36,19 @@ static void on_signal(int number) {
 
 /* ---- the socket -------------------------------------------------------------------------------------------------- */
 
-static bool is_loopback(const struct addrinfo *a) {
-    if (a->ai_family == AF_INET)
-        return (ntohl(((const struct sockaddr_in *)(const void *)a->ai_addr)->sin_addr.s_addr) >> 24) == 127;
-    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a->ai_addr)->sin6_addr);
+/* Nobody elsewhere can reach it. */
+static bool is_local(const struct sockaddr *a) {
+    if (a->sa_family == AF_INET)
+        return (ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24) == 127;
+    if (a->sa_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+    return a->sa_family == AF_UNIX;
+}
+
+static mf_status check_reach(const serve_options *o, const struct sockaddr *a, const char *what, mf_error *err) {
+    if (is_local(a) || o->keys.n || o->insecure) return MF_OK;
+    return mf__fail(err, MF_E_INVALID, "%s can be reached from other machines: give an --api-key, or say --insecure",
+                    what);
 }
 
 static mf_status bind_to(const serve_options *o, const struct addrinfo *a, int *out, mf_error *err) {
@@ -65,10 +74,9 @@ static mf_status open_socket(const serve_options *o, int *fd, mf_error *err) {
     snprintf(port, sizeof port, "%lld", (long long)o->port);
     int bad = getaddrinfo(o->host, port, &hints, &list);
     if (bad) return mf__fail(err, MF_E_INVALID, "--host %s: %s", o->host, gai_strerror(bad));
-    mf_status st = MF_OK;
-    if (!is_loopback(list) && !o->keys.n && !o->insecure)
-        st = mf__fail(err, MF_E_INVALID,
-                      "--host %s can be reached from other machines: give an --api-key, or say --insecure", o->host);
+    char what[300];
+    snprintf(what, sizeof what, "--host %.256s", o->host);
+    mf_status st = check_reach(o, list->ai_addr, what, err);
     if (st == MF_OK) st = bind_to(o, list, fd, err);
     freeaddrinfo(list);
     return st;
@@ -79,6 +87,14 @@ static int inherited_socket(void) {
     const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
     if (!pid || !n || strtol(pid, NULL, 10) != (long)getpid() || strtol(n, NULL, 10) < 1) return -1;
     return 3;
+}
+
+static mf_status check_inherited(const serve_options *o, int fd, mf_error *err) {
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    if (getsockname(fd, (struct sockaddr *)&at, &n))
+        return mf__fail_errno(err, errno, "the socket that was handed over");
+    return check_reach(o, (struct sockaddr *)&at, "--host: the socket that was handed over", err);
 }
 
 static int port_of(int fd) {
@@ -150,8 +166,10 @@ static void fill_options(const serve_options *o, const char *dir, server_options
     so->n_hosts = o->hosts.n;
     so->origins = o->origins.items;
     so->n_origins = o->origins.n;
+    so->ram_bytes = o->model.ram;
     so->n_ctx = (int32_t)o->model.n_ctx;
     so->piece = (int32_t)o->piece;
+    so->n_threads = (int)o->model.threads;
     so->max_running = (int)o->parallel;
     so->max_waiting = (int)o->queue;
     so->max_sessions = (int)o->sessions;
@@ -167,7 +185,8 @@ static mf_status serve(serve_options *o, const char *dir, mf_error *err) {
     server_options so;
     int fd = inherited_socket();
     mf_status st = read_keys(o, &keys, err);
-    if (st == MF_OK && fd < 0) st = open_socket(o, &fd, err); /* before the model: what can fail at once does */
+    if (st == MF_OK) /* before the model: what can fail at once does */
+        st = fd < 0 ? open_socket(o, &fd, err) : check_inherited(o, fd, err);
     fill_options(o, dir, &so);
     so.experts = experts_create();
     o->model.routes = experts_sink(so.experts);

@@ -10,6 +10,7 @@
 
 struct mf__cache {
     int64_t ram_bytes;
+    _Atomic int64_t used_bytes; /* for those who ask without the lock */
     int n;
     mf__frozen *entries[MAX_ENTRIES]; /* least recently used first */
     mf__cache_disk *disk;             /* NULL: none */
@@ -79,10 +80,12 @@ static void put_in_memory(mf_model *m, mf__cache *c, mf__frozen *f) {
     }
     f->refs++;
     c->entries[c->n++] = f;
-    while (c->n && used_bytes(m, c) > c->ram_bytes) {
+    int64_t used;
+    while ((used = used_bytes(m, c)) > c->ram_bytes && c->n) {
         mf__frozen_free(m, c->entries[0]);
         remove_entry(c, 0);
     }
+    c->used_bytes = used;
 }
 
 bool mf__cache_give_back(mf_model *m) {
@@ -90,7 +93,13 @@ bool mf__cache_give_back(mf_model *m) {
     if (!c || !c->n) return false;
     mf__frozen_free(m, c->entries[0]);
     remove_entry(c, 0);
+    c->used_bytes = used_bytes(m, c);
     return true;
+}
+
+void mf__cache_bytes(const mf__cache *c, int64_t *used, int64_t *max) {
+    *used = c ? c->used_bytes : 0;
+    *max = c ? c->ram_bytes : 0;
 }
 
 /* The longest in memory, which becomes the most recently used. */

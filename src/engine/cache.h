@@ -32,6 +32,9 @@ mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t 
  * lock; the other calls are not. */
 bool mf__cache_give_back(mf_model *m);
 
+/* Bytes in memory now, and at most; without a lock. */
+void mf__cache_bytes(const mf__cache *cache, int64_t *used, int64_t *max);
+
 /* Keeps a state. A disk that is full or not writable is logged and otherwise ignored. */
 mf_status mf__cache_put(mf_model *m, mf__frozen *f, mf_error *err);
 

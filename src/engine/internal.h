@@ -91,7 +91,7 @@ struct mf_model {
     mf__store_config store_config; /* of host_store, as it was opened; its files live in the arena */
     mf__store *store, *host_store; /* engine/tiers.c */
     pthread_mutex_t store_lock;    /* of the two pointers, for those who do not hold the model's lock */
-    int64_t lent;                  /* bytes taken out of the store's budget */
+    _Atomic int64_t lent;          /* bytes taken out of the store's budget; changes under lock */
     mf__turn *turn;                /* the one whose turn it is; under lock */
     mf__weight_set embed, tail;
     mf__weight_set (*layers)[MF_LAYER_GRAPHS]; /* [n_layers] */

@@ -1,5 +1,5 @@
 /* Counters, as the public header offers them. */
-#include "engine/internal.h"
+#include "engine/cache.h"
 
 void mf__stats_pass(const mf__pass *pass, const mf_stats *before) {
     mf_stats now;
@@ -21,6 +21,8 @@ void mf_model_stats_get(mf_model *m, mf_stats *out) {
     pthread_mutex_lock(&m->store_lock);
     if (m->store) mf__store_stats_get(m->store, out);
     pthread_mutex_unlock(&m->store_lock);
+    out->lent_bytes = m->lent;
+    mf__cache_bytes(m->cache, &out->prompt_cache_bytes, &out->prompt_cache_budget);
 }
 
 void mf_model_stats_reset(mf_model *m) {

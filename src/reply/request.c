@@ -89,35 +89,45 @@ static mf_status check_shape(const preparing *p) {
     return MF_OK;
 }
 
-/* A place goes before the white space at the end, which templates may trim. An empty text has none. */
-static json_t *with_place(const json_t *text, const char *place) {
+static bool is_space(char c) {
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+/* A place goes inside the white space around the text, which templates may trim. An empty text has none. */
+static json_t *with_place(const json_t *text, const char *place, bool in_front) {
     const char *s = json_string_value(text);
-    size_t n = json_string_length(text), body = n;
+    size_t n = json_string_length(text), at = in_front ? 0 : n;
     mf__strbuf out = {0};
-    while (body && strchr(" \n\r\t", s[body - 1]) && s[body - 1]) body--;
-    if (!body) return json_incref((json_t *)text);
-    mf_status st = mf__strbuf_append(&out, s, body, NULL);
+    while (in_front && at < n && is_space(s[at])) at++;
+    while (!in_front && at && is_space(s[at - 1])) at--;
+    if (at == (in_front ? n : 0)) return json_incref((json_t *)text);
+    mf_status st = mf__strbuf_append(&out, s, at, NULL);
     if (st == MF_OK) st = mf__strbuf_append(&out, place, MF__FENCE_BYTES, NULL);
-    if (st == MF_OK) st = mf__strbuf_append(&out, s + body, n - body, NULL);
+    if (st == MF_OK) st = mf__strbuf_append(&out, s + at, n - at, NULL);
     json_t *placed = st == MF_OK ? json_stringn(out.data, out.size) : NULL;
     mf__strbuf_free(&out);
     return placed;
 }
 
+/* A message that is continued has none: it is the prompt's end. */
 static mf_status put_place(const preparing *p, int i) {
     const mf_reply_mark *mark = &p->opt->marks[i];
+    if (p->opt->continue_last && mark->message >= 0 && (size_t)mark->message + 1 == json_array_size(messages_of(p->r)))
+        return MF_OK;
     json_t *m = mark->message >= 0 ? json_array_get(messages_of(p->r), (size_t)mark->message) : NULL;
     json_t *content = json_object_get(m, "content"), *holder = m;
     const char *key = "content";
+    bool in_front = mark->part == MF_MARK_BEFORE;
     if (json_is_array(content)) {
         size_t n = json_array_size(content);
-        size_t part = mark->part < 0 ? n - 1 : (size_t)mark->part;
+        size_t part = in_front ? 0 : mark->part < 0 ? n - 1 : (size_t)mark->part;
         holder = n ? json_array_get(content, part) : NULL;
         key = "text";
     }
     const json_t *text = json_object_get(holder, key);
     if (!json_is_string(text)) return MF_OK;
-    return json_object_set_new(holder, key, with_place(text, p->r->fence.places[i])) ? no_memory(p->err) : MF_OK;
+    return json_object_set_new(holder, key, with_place(text, p->r->fence.places[i], in_front)) ? no_memory(p->err)
+                                                                                               : MF_OK;
 }
 
 static bool is_text_part(const json_t *part) {
@@ -372,6 +382,7 @@ static mf_status take_last(const preparing *p) {
     json_t *m = n ? json_array_get(messages, n - 1) : NULL;
     if (!has_role(m, "assistant"))
         return mf__fail(p->err, MF_E_INVALID, "the last message is to be continued, but it is not the assistant's");
+    if (json_is_array(json_object_get(m, "content"))) MF__TRY(join_parts(p, m));
     if (!json_is_string(json_object_get(m, "content")))
         return mf__fail(p->err, MF_E_INVALID, "the last message is to be continued, but its content is %s",
                         mf__json_type_name(json_object_get(m, "content")));

@@ -89,7 +89,11 @@ static inline void put_request(int fd, const char *path, const char *body) {
     snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
              body ? "POST" : "GET", path, body ? strlen(body) : 0);
     send(fd, head, strlen(head), MSG_NOSIGNAL);
-    if (body) send(fd, body, strlen(body), MSG_NOSIGNAL);
+    for (size_t n = body ? strlen(body) : 0, at = 0; at < n;) {
+        ssize_t sent = send(fd, body + at, n - at, MSG_NOSIGNAL);
+        if (sent <= 0) break;
+        at += (size_t)sent;
+    }
 }
 
 /* All that comes until the connection ends; malloc'd. */

@@ -254,6 +254,15 @@ static void test_leaving(void **state) {
     finish(&f);
 }
 
+/* A byte now and then, until something comes back. */
+static void drip(int fd) {
+    for (int i = 0; i < 1000; i++) {
+        if (send(fd, "G", 1, MSG_NOSIGNAL) < 0) break;
+        struct pollfd p = {fd, POLLIN, 0};
+        if (poll(&p, 1, 20)) break;
+    }
+}
+
 /* Deadlines are absolute: who sends a byte now and then is cut all the same. */
 static void test_drip(void **state) {
     (void)state;
@@ -264,21 +273,13 @@ static void test_drip(void **state) {
     opt.head_seconds = opt.body_seconds = opt.idle_seconds = 0.2;
     start(&f, &opt);
     int fd = dial(&f);
-    for (int i = 0; i < 1000; i++) {
-        if (send(fd, "G", 1, MSG_NOSIGNAL) < 0) break;
-        struct pollfd p = {fd, POLLIN, 0};
-        if (poll(&p, 1, 20)) break;
-    }
+    drip(fd);
     get(fd, NULL, out, sizeof out);
     assert_non_null(strstr(out, "408 "));
     close(fd);
     fd = dial(&f);
     put(fd, "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
-    for (int i = 0; i < 1000; i++) {
-        if (send(fd, "G", 1, MSG_NOSIGNAL) < 0) break;
-        struct pollfd p = {fd, POLLIN, 0};
-        if (poll(&p, 1, 20)) break;
-    }
+    drip(fd);
     get(fd, NULL, out, sizeof out);
     assert_non_null(strstr(out, "/p 408 "));
     close(fd);

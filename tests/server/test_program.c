@@ -1,5 +1,6 @@
-/* `moeflux serve` as a process: a port that is taken, a socket handed over, signals, refusals at the start; and a
- * dashboard that asks for numbers there are. Arguments: MODEL PROGRAM GRAFANA_JSON. */
+/* `moeflux serve` as a process: a port that is taken, a socket handed over, signals, refusals at the start; a dashboard
+ * that asks for numbers there are; and `moeflux chat --server` with servers that are none. Arguments: MODEL PROGRAM
+ * GRAFANA_JSON. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -81,6 +82,14 @@ static void test_other_machines_need_a_key(void **state) {
     listen_to(&c);
     assert_non_null(strstr(c.said, "--api-key"));
     assert_int_equal(end_of(&c), 2);
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    int fd = socket(AF_INET, SOCK_STREAM, 0); /* handed over, for all to reach; it does not listen yet */
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    c = spawn((const char *[]){NULL}, fd);
+    close(fd);
+    listen_to(&c);
+    assert_non_null(strstr(c.said, "--api-key"));
+    assert_int_equal(end_of(&c), 2);
 }
 
 static void test_inherited_socket(void **state) {
@@ -156,11 +165,118 @@ static void test_dashboard(void **state) {
     assert_int_equal(end_of(&c), 0);
 }
 
+/* ---- chat --server with servers that are none -------------------------------------------------------------------- */
+
+#define OK "HTTP/1.1 200 OK\r\n"
+#define STREAM OK "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+static const char MODELS[] = OK "Content-Length: 26\r\n\r\n{\"data\": [{\"id\": \"fake\"}]}";
+
+typedef struct impostor {
+    int fd;             /* listens */
+    const char *answer; /* to the second request */
+    size_t filler;      /* bytes of 'x' behind it */
+} impostor;
+
+static void answer_once(int listener, const char *answer, size_t filler) {
+    char drop[65536], block[4096];
+    int fd = accept(listener, NULL, NULL);
+    if (fd < 0) return; /* nobody came */
+    if (recv(fd, drop, sizeof drop, 0) > 0) send(fd, answer, strlen(answer), MSG_NOSIGNAL);
+    memset(block, 'x', sizeof block);
+    for (; filler >= sizeof block; filler -= sizeof block)
+        if (send(fd, block, sizeof block, MSG_NOSIGNAL) < 0) break;
+    shutdown(fd, SHUT_WR);
+    while (recv(fd, drop, sizeof drop, 0) > 0) {
+    }
+    close(fd);
+}
+
+static void *impersonate(void *user) {
+    impostor *i = user;
+    answer_once(i->fd, MODELS, 0);
+    answer_once(i->fd, i->answer, i->filler);
+    return NULL;
+}
+
+/* What chat says to it on standard error; its exit code. */
+static int chat_with(impostor *i, char *said, size_t max) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    pthread_t thread;
+    char url[64];
+    int in[2], err[2], status;
+    i->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(i->fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(getsockname(i->fd, (struct sockaddr *)&at, &n), 0);
+    assert_int_equal(listen(i->fd, 4), 0);
+    snprintf(url, sizeof url, "http://127.0.0.1:%d", ntohs(at.sin_port));
+    assert_int_equal(pipe(in) || pipe(err), 0);
+    assert_int_equal(pthread_create(&thread, NULL, impersonate, i), 0);
+    pid_t pid = fork();
+    if (!pid) {
+        dup2(in[0], 0);
+        dup2(err[1], 2);
+        dup2(open("/dev/null", O_WRONLY), 1);
+        close(in[1]);
+        execl(program, program, "chat", "--server", url, (char *)NULL);
+        _exit(127);
+    }
+    close(err[1]);
+    close(in[0]);
+    assert_int_equal(write(in[1], "Hi\n", 3), 3);
+    close(in[1]);
+    size_t size = 0;
+    for (ssize_t got; size + 1 < max && (got = read(err[0], said + size, max - 1 - size)) > 0;) size += (size_t)got;
+    said[size] = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    shutdown(i->fd, SHUT_RDWR);
+    pthread_join(thread, NULL);
+    close(err[0]);
+    close(i->fd);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Each ends with a sentence, soon, and within bounds. */
+static void test_impostors(void **state) {
+    static const struct {
+        const char *answer, *sentence;
+        size_t filler;
+    } cases[] = {
+        {"", "closed the connection", 0},
+        {"220 mail.example ESMTP\r\n", "does not answer as HTTP", 0},
+        {"HTTP/1.1 200 OK\nContent-Length: 0\n\n", "LF alone", 0},
+        {OK "Content-Length: 5\r\nContent-Length: 6\r\n\r\n", "does not answer as HTTP", 0},
+        {OK "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", "does not answer as HTTP", 0},
+        {OK "Transfer-Encoding: gzip\r\n\r\n", "does not answer as HTTP", 0},
+        {OK "Content-Length: -1\r\n\r\n", "does not answer as HTTP", 0},
+        {OK "X: ", "too long", 100000},
+        {STREAM "zz\r\n", "does not answer as HTTP", 0},
+        {STREAM "ffffffffffffffffff\r\n", "does not answer as HTTP", 0},
+        {STREAM "5\r\nabcdeXX\r\n", "does not answer as HTTP", 0},
+        {STREAM "9\r\ndata: {}\n\r\n", "closed the connection", 0},
+        {STREAM "9\r\ndata: {}\n\r\n0\r\n\r\n", "before the answer was whole", 0},
+        {STREAM "8\r\ndata: {\n\r\n", "not JSON", 0},
+        {OK "\r\ndata: ", "more than 1048576 bytes", 1 << 21},
+        {OK "\r\ndata: {\"error\": {\"message\": \"on \\u001b[31mfire\"}}\n\r\n", "failed: on  [31mfire", 0},
+        {"HTTP/1.1 500 Oops\r\nContent-Length: 6\r\n\r\n<html>", "HTTP status 500", 0},
+        {"HTTP/1.1 503 Busy\r\n\r\n{\"error\": {\"message\": \"later\"}}", "refused: later", 0},
+        {"HTTP/1.1 500 Oops\r\n\r\n", "HTTP status 500", 1 << 22},
+    };
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char said[4096];
+        impostor i = {.answer = cases[k].answer, .filler = cases[k].filler};
+        int code = chat_with(&i, said, sizeof said);
+        if (code != 1 || !strstr(said, cases[k].sentence))
+            fail_msg("for %s\nexit code %d, and: %s", cases[k].answer, code, said);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_taken_port),       cmocka_unit_test(test_other_machines_need_a_key),
         cmocka_unit_test(test_inherited_socket), cmocka_unit_test(test_signals),
-        cmocka_unit_test(test_dashboard),
+        cmocka_unit_test(test_dashboard),        cmocka_unit_test(test_impostors),
     };
     if (argc < 4) return 2;
     model_dir = argv[1];

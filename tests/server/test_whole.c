@@ -1,5 +1,8 @@
 /* The whole server in this process, with the story model, through real sockets: the same bits in any company, shared
  * prompts read once, full queues, clients that leave, an end in good order. */
+#include <dirent.h>
+#include <sys/stat.h>
+
 #include "client.h"
 
 /* The content of a chat answer, and tokens of its prompt that were cached; malloc'd. */
@@ -186,7 +189,7 @@ static void test_leaving(void **state) {
         int fd = dial(f.port);
         put_request(fd, i % 2 ? "/v1/completions" : "/v1/chat/completions",
                     i % 2 ? LONG
-                          : "{\"messages\":[{\"role\":\"user\",\"content\":\"Go\"}],\"max_tokens\":500,\"n\":3}");
+                          : "{\"messages\":[{\"role\":\"user\",\"content\":\"Go\"}],\"max_tokens\":500,\"n\":2}");
         usleep((useconds_t)(i * 3000));
         close(fd);
     }
@@ -198,11 +201,337 @@ static void test_leaving(void **state) {
     finish(&f);
 }
 
+/* Many answers of one form, chosen side by side: each is of it, and each seed gives the text that it gives alone. */
+static void test_shared_form(void **state) {
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Go\"}],\"n\":%d,\"seed\":%d,\"temperature\":1,\"max_tokens\":"
+        "40,"
+        "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":{\"type\":\"object\","
+        "\"properties\":{\"a\":{\"type\":\"integer\",\"maximum\":9999},\"b\":{\"enum\":[\"x\",\"yy\"]},\"c\":{\"type\":"
+        "\"boolean\"}},\"required\":[\"a\",\"b\",\"c\"],\"additionalProperties\":false}}}}";
+    enum { N = 16 };
+    fixture f;
+    char text[1024];
+    int status;
+    (void)state;
+    start(&f, NULL);
+    snprintf(text, sizeof text, body, N, 100);
+    char *all = ask(f.port, "/v1/chat/completions", text, &status);
+    json_t *root = json_loads(all, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(root, "choices")), N);
+    for (int i = 0; i < N; i++) {
+        const json_t *choice = json_array_get(json_object_get(root, "choices"), (size_t)i);
+        const char *said = json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
+        json_t *value = json_loads(said, 0, NULL);
+        if (json_object_size(value) != 3) fail_msg("not of the form: %s", said);
+        json_decref(value);
+        if (i % 5) continue;
+        snprintf(text, sizeof text, body, 1, 100 + i);
+        char *one = ask(f.port, "/v1/chat/completions", text, &status), *alone = content_of(one, NULL);
+        assert_string_equal(alone, said);
+        free(one);
+        free(alone);
+    }
+    json_decref(root);
+    free(all);
+    finish(&f);
+}
+
+/* ---- requests that nobody should send ---------------------------------------------------------------------------- */
+
+static char *repeated(const char *before, const char *item, int n, const char *after) {
+    size_t k = strlen(item), at = strlen(before);
+    char *text = malloc(at + (size_t)n * k + strlen(after) + 1);
+    memcpy(text, before, at);
+    for (int i = 0; i < n; i++, at += k) memcpy(text + at, item, k);
+    strcpy(text + at, after);
+    return text;
+}
+
+static void expect_status(const fixture *f, const char *path, const char *body, int want, const char *part) {
+    int status;
+    char *text = ask(f->port, path, body, &status);
+    if (status != want || !strstr(text, part)) fail_msg("for %.300s\ncame %d: %.300s", body, status, text);
+    free(text);
+}
+
+/* Numbers, strings and counts at and beyond their ends. */
+static void test_odd_values(void **state) {
+    static const struct {
+        const char *fields;
+        int status;
+        const char *part;
+    } cases[] = {
+        {"\"n\":65", 400, "'n'"},
+        {"\"n\":0", 400, "'n'"},
+        {"\"n\":64", 200, "\"index\":63"},
+        {"\"n\":1e1", 400, "integer"},
+        {"\"max_tokens\":2147483648", 400, "max_tokens"},
+        {"\"max_tokens\":-1", 400, "max_tokens"},
+        {"\"max_tokens\":99999999999999999999", 400, "integer"},
+        {"\"temperature\":1e-44", 200, "text"},
+        {"\"temperature\":-0.0", 200, "text"},
+        {"\"temperature\":1e400", 400, "overflow"},
+        {"\"temperature\":NaN", 400, "JSON"},
+        {"\"temperature\":\"1\"", 400, "temperature"},
+        {"\"top_p\":0", 200, "text"},
+        {"\"top_p\":1e-30,\"temperature\":1", 200, "text"},
+        {"\"min_p\":1,\"typical_p\":0,\"top_k\":2147483647", 200, "text"},
+        {"\"repetition_penalty\":0", 400, "repetition_penalty"},
+        {"\"seed\":-9223372036854775808", 200, "text"},
+        {"\"seed\":9223372036854775808", 400, "integer"},
+        {"\"seed\":1.0", 400, "seed"},
+        {"\"logit_bias\":{\"-1\":1}", 400, "logit_bias"},
+        {"\"logit_bias\":{\"99999999999999999999\":1}", 400, "logit_bias"},
+        {"\"logit_bias\":{\"1\":1e300}", 400, "logit_bias"},
+        {"\"logit_bias\":[1]", 400, "logit_bias"},
+        {"\"logprobs\":21", 400, "logprobs"},
+        {"\"stop\":\"\"", 400, "stop"},
+        {"\"stop\":[1]", 400, "stop"},
+        {"\"stop\":[\"\\u0000\"]", 400, "JSON"},
+        {"\"prompt\":\"b\"", 400, "duplicate"},
+        {"\"user\":\"\\ud800\"", 400, "JSON"},
+        {"\"user\":\"\\udc00\\ud800\"", 400, "JSON"},
+        {"\"user\":\"\xed\xa0\x80\"", 400, "decode byte"},
+        {"\"user\":\"\xc0\xaf\"", 400, "decode byte"},
+        {"\"user\":\"\xf8\x88\x80\x80\x80\"", 400, "decode byte"},
+        {"\"user\":\"\xff\"", 400, "decode byte"},
+        {"\"stream\":1", 400, "stream"},
+        {"\"suffix\":\"x\"", 400, "suffix"},
+    };
+    fixture f;
+    (void)state;
+    start(&f, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[512];
+        bool own = strstr(cases[i].fields, "max_tokens");
+        snprintf(body, sizeof body, "{\"prompt\":\"Once\",%s%s}", own ? "" : "\"max_tokens\":1,", cases[i].fields);
+        expect_status(&f, "/v1/completions", body, cases[i].status, cases[i].part);
+    }
+    finish(&f);
+}
+
+/* Large and deep: refused with a sentence, in bounded memory and time. */
+static void test_large_bodies(void **state) {
+    static const struct {
+        const char *path, *before, *item;
+        int n;
+        const char *after;
+        int status;
+        const char *part;
+    } cases[] = {
+        {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"0\":0", ",\"1234567\":1", 1100000, "}}", 400,
+         "values"},
+        {"/v1/completions", "{\"prompt\":[", "[],", 2000000, "[]]}", 400, "values"},
+        {"/v1/completions", "{\"prompt\":", "[", 100000, "", 400, "JSON"},
+        {"/v1/completions", "{\"prompt\":\"", "word ", 50000, "\"}", 400, "context_length_exceeded"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"model\":\"", "mmmm", 100, "\"}", 400, "256"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"stop\":[\"a\"", ",\"a\"", 64, "]}", 400, "stop"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"stop\":\"", "a", 5000, "\"}", 400, "stop"},
+        {"/v1/completions", "{\"prompt\":[\"a\"", ",\"a\"", 64, "]}", 400, "prompt"},
+        {"/v1/chat/completions", "{\"messages\":", "[", 2000, "", 400, "JSON"},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"",
+         "},{\"role\":\"user\",\"content\":\"a\"", 5000, "}]}", 400, "context"},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1,\"tools\":[{\"type\":"
+         "\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"x\":",
+         "[", 1500, "", 400, "JSON"},
+        {"/v1/responses", "{\"input\":\"a\",\"metadata\":{\"k\":\"", "vvvvvvvv", 200000, "\"}}", 400, "1048576"},
+        {"/tokenize", "{\"content\":\"", "\\ud83d\\ude00", 20000, "\"}", 200, "tokens"},
+        {"/detokenize", "{\"tokens\":[0", ",1", 100000, "]}", 200, "content"},
+        {"/detokenize", "{\"tokens\":[0", ",2000000000", 10, "]}", 400, "tokens"},
+    };
+    fixture f;
+    (void)state;
+    start(&f, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *body = repeated(cases[i].before, cases[i].item, cases[i].n, cases[i].after);
+        expect_status(&f, cases[i].path, body, cases[i].status, cases[i].part);
+        free(body);
+    }
+    char *deep =
+        repeated("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1,\"response_format\":{\"type\":"
+                 "\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":",
+                 "{\"not\":", 1000, "{}");
+    char *closed = repeated(deep, "}", 1000, "}}}");
+    expect_status(&f, "/v1/chat/completions", closed, 200, "content"); /* an even number of them says nothing */
+    free(deep);
+    free(closed);
+    finish(&f);
+}
+
+static void few_logprobs(server_options *o) {
+    o->max_logprobs = 500;
+}
+
+/* Logprobs of answers that are not streamed are held, within a bound; a stream holds none. */
+static void test_many_logprobs(void **state) {
+    static const char whole[] = "{\"prompt\":\"Once\",\"max_tokens\":40,\"logprobs\":20,\"ignore_eos\":true}";
+    static const char stream[] =
+        "{\"prompt\":\"Once\",\"max_tokens\":40,\"logprobs\":20,\"ignore_eos\":true,\"stream\":true}";
+    fixture f;
+    int status;
+    (void)state;
+    start(&f, few_logprobs);
+    expect_status(&f, "/v1/completions", whole, 503, "too many logprobs");
+    for (int i = 0; i < 3; i++) {
+        char *text = ask(f.port, "/v1/completions", stream, &status);
+        assert_int_equal(status, 200);
+        assert_non_null(strstr(text, "[DONE]"));
+        assert_null(strstr(text, "too many"));
+        free(text);
+    }
+    expect_status(&f, "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":10,\"logprobs\":5}", 200, "top_logprobs");
+    wait_running(f.port, 0);
+    finish(&f);
+}
+
+static void few_places(server_options *o) {
+    o->max_running = 2;
+    o->max_waiting = 1;
+}
+
+/* Every answer has a place of its own: n of them need n. */
+static void test_places_for_answers(void **state) {
+    fixture f;
+    (void)state;
+    start(&f, few_places);
+    expect_status(&f, "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":1,\"n\":4}", 400, "places");
+    int fd = dial(f.port);
+    put_request(fd, "/v1/completions", LONG);
+    wait_running(f.port, 1);
+    int refused = dial(f.port);
+    put_request(refused, "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":1,\"n\":3}");
+    char *all = get_all(refused);
+    assert_non_null(strstr(all, " 429 "));
+    assert_non_null(strstr(all, "\r\nRetry-After: "));
+    assert_non_null(strstr(all, "rate_limit_error"));
+    free(all);
+    close(refused);
+    expect_status(&f, "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":1,\"n\":2}", 200, "\"index\":1");
+    close(fd);
+    wait_running(f.port, 0);
+    expect_status(&f, "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":1,\"n\":3}", 200, "\"index\":2");
+    finish(&f);
+}
+
+/* ---- a model that reasons ---------------------------------------------------------------------------------------- */
+
+static const char THINKER[] =
+    "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant\n<think>\n{% endif -%}";
+
+/* The story model with another template, in a folder of links. */
+static void make_thinker(const char *dir) {
+    char path[4096], target[4096];
+    char *whole = realpath(model_dir, NULL);
+    DIR *d = opendir(model_dir);
+    assert_true(d && whole);
+    mkdir(dir, 0777);
+    for (const struct dirent *e; (e = readdir(d));) {
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        snprintf(target, sizeof target, "%s/%s", whole, e->d_name);
+        unlink(path);
+        assert_int_equal(symlink(target, path), 0);
+    }
+    closedir(d);
+    free(whole);
+    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    unlink(path);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(THINKER, f);
+    fclose(f);
+}
+
+/* The template leaves the reasoning of earlier turns out: what lies before it is still known. */
+static void test_dropped_reasoning(void **state) {
+    const char *stories = model_dir;
+    fixture f;
+    int status, n_cached = 0;
+    (void)state;
+    make_thinker("server_thinker");
+    model_dir = "server_thinker";
+    start(&f, NULL);
+    model_dir = stories;
+    free(ask(f.port, "/v1/chat/completions",
+             "{\"messages\":[{\"role\":\"system\",\"content\":\"You tell "
+             "stories.\"},{\"role\":\"user\",\"content\":\"Tell me "
+             "one.\"}],\"max_tokens\":20,\"temperature\":0}",
+             &status));
+    assert_int_equal(status, 200);
+    char *text = ask(
+        f.port, "/v1/chat/completions",
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"You tell stories.\"},{\"role\":\"user\",\"content\":\"Tell "
+        "me one.\"},{\"role\":\"assistant\",\"reasoning_content\":\"Hm, which one?\",\"content\":\"There was a "
+        "dog.\"},{\"role\":\"user\",\"content\":\"And another.\"}],\"max_tokens\":5,\"temperature\":0}",
+        &status);
+    free(content_of(text, &n_cached));
+    if (n_cached < 15) fail_msg("%d tokens were known of: %s", n_cached, text);
+    free(text);
+    finish(&f);
+}
+
+/* Ids of a text; how many. */
+static size_t tokenize(const fixture *f, const char *text, int *first) {
+    char body[128];
+    int status;
+    snprintf(body, sizeof body, "{\"content\":\"%s\"}", text);
+    char *answer = ask(f->port, "/tokenize", body, &status);
+    json_t *root = json_loads(answer, 0, NULL);
+    size_t n = json_array_size(json_object_get(root, "tokens"));
+    *first = (int)json_integer_value(json_array_get(json_object_get(root, "tokens"), 0));
+    json_decref(root);
+    free(answer);
+    return n;
+}
+
+/* An answer that the tokenizer would spell with other tokens is known all the same when the conversation goes on. */
+static void test_own_spelling(void **state) {
+    static const char *const letters[] = {"o", "l", "e", "s", "a", "t"};
+    fixture f;
+    char eight[16], body[512];
+    int id = 0, other, status, n_cached = 0;
+    (void)state;
+    start(&f, NULL);
+    for (size_t i = 0; i < 6; i++) {
+        snprintf(eight, sizeof eight, "%s%s%s%s%s%s%s%s", letters[i], letters[i], letters[i], letters[i], letters[i],
+                 letters[i], letters[i], letters[i]);
+        if (tokenize(&f, letters[i], &id) == 1 && tokenize(&f, eight, &other) < 8) break;
+        id = 0;
+    }
+    assert_true(id > 0);
+    snprintf(body, sizeof body,
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"Spell\"}],\"max_tokens\":8,\"temperature\":0,"
+             "\"logit_bias\":{\"%d\":100}}",
+             id);
+    char *first = ask(f.port, "/v1/chat/completions", body, &status), *said = content_of(first, NULL);
+    assert_string_equal(said, eight);
+    json_t *root = json_loads(first, 0, NULL);
+    int n_prompt = (int)json_integer_value(json_object_get(json_object_get(root, "usage"), "prompt_tokens"));
+    snprintf(body, sizeof body,
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"Spell\"},{\"role\":\"assistant\",\"content\":\"%s\"},"
+             "{\"role\":\"user\",\"content\":\"More\"}],\"max_tokens\":2}",
+             said);
+    char *second = ask(f.port, "/v1/chat/completions", body, &status);
+    free(content_of(second, &n_cached));
+    assert_int_equal(n_cached, n_prompt + 7); /* the eighth was chosen, and not evaluated any more */
+    json_decref(root);
+    free(first);
+    free(second);
+    free(said);
+    finish(&f);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),  cmocka_unit_test(test_shared_prompt),
-        cmocka_unit_test(test_full_queue), cmocka_unit_test(test_stop_in_the_middle),
-        cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_same_bits),         cmocka_unit_test(test_shared_prompt),
+        cmocka_unit_test(test_full_queue),        cmocka_unit_test(test_stop_in_the_middle),
+        cmocka_unit_test(test_leaving),           cmocka_unit_test(test_shared_form),
+        cmocka_unit_test(test_odd_values),        cmocka_unit_test(test_large_bodies),
+        cmocka_unit_test(test_many_logprobs),     cmocka_unit_test(test_places_for_answers),
+        cmocka_unit_test(test_dropped_reasoning), cmocka_unit_test(test_own_spelling),
     };
     if (argc < 2) return 2;
     model_dir = argv[1];

@@ -14,55 +14,77 @@ static const char *const known[] = {
     "cache_control", "betas",          NULL,
 };
 
+#define MAX_BREAKPOINTS 4
+
 static bool missing(job *j, const char *where) {
     return job_fail(j, 400, where, NULL, "%s: Field required", where);
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-/* One message on its way: its text and reasoning, its calls; tool results become messages of their own. */
+/* One message on its way: its texts and reasoning, its calls; tool results become messages of their own. */
 typedef struct turn {
     const char *role;
-    buf text, reasoning;
+    json_t *texts;
+    buf reasoning;
     json_t *calls;
     bool any;
 } turn;
 
-static bool see_mark(job *j, const json_t *block) {
-    const json_t *control = json_object_get(block, "cache_control");
-    if (!control || json_is_null(control)) return true;
-    if (!json_is_object(control))
-        return job_fail(j, 400, "cache_control", NULL, "cache_control: Input should be an object");
-    j->with_cache_marks = true;
-    return true;
+/* A place that is worth keeping. */
+static void put_mark(gen *g, size_t message, int32_t part) {
+    if (g->opt.n_marks == MF_REPLY_MAX_MARKS) return;
+    g->marks[g->opt.n_marks++] = (mf_reply_mark){(int32_t)message, part};
+    g->opt.marks = g->marks;
 }
 
-/* The messages so far are a place worth keeping. */
-static bool put_mark(gen *g, job *j) {
-    if (!j->with_cache_marks) return true;
-    j->with_cache_marks = false;
-    if (!json_array_size(g->messages) || g->opt.n_marks == MF_REPLY_MAX_MARKS) return true;
-    g->marks[g->opt.n_marks++] = (mf_reply_mark){(int32_t)json_array_size(g->messages) - 1, -1};
-    g->opt.marks = g->marks;
-    return true;
+/* Does the block have a breakpoint? */
+static bool see_mark(job *j, const json_t *block, bool *out) {
+    const json_t *control = json_object_get(block, "cache_control");
+    *out = false;
+    if (!control || json_is_null(control)) return true;
+    const char *type = json_string_value(json_object_get(control, "type"));
+    const char *ttl = json_string_value(json_object_get(control, "ttl"));
+    if (!json_is_object(control) || !type || strcmp(type, "ephemeral"))
+        return job_fail(j, 400, "cache_control", NULL,
+                        "cache_control: Input should be an object with type 'ephemeral'");
+    if (ttl && strcmp(ttl, "5m") && strcmp(ttl, "1h"))
+        return job_fail(j, 400, "cache_control", NULL, "cache_control.ttl: Input should be '5m' or '1h'");
+    if (++j->n_breakpoints > MAX_BREAKPOINTS)
+        return job_fail(j, 400, "cache_control", NULL,
+                        "A maximum of %d blocks with cache_control may be provided. Found %d.", MAX_BREAKPOINTS,
+                        j->n_breakpoints);
+    j->cache_1h = ttl && !strcmp(ttl, "1h");
+    return (*out = true);
+}
+
+/* Behind the block that was added last: a part of the message at hand, or the message before, where the block is no
+ * text. */
+static void mark_here(gen *g, const turn *t) {
+    size_t n = json_array_size(g->messages), n_texts = json_array_size(t->texts);
+    if (n_texts)
+        put_mark(g, n, (int32_t)n_texts - 1);
+    else if (n)
+        put_mark(g, n - 1, MF_MARK_AFTER);
 }
 
 static bool flush_turn(gen *g, job *j, turn *t) {
     if (!t->any) return true;
-    if (!gen_message(g, j, t->role, buf_take(&t->text))) return false;
-    json_t *message = json_array_get(g->messages, json_array_size(g->messages) - 1);
+    if (!gen_message(g, j, t->role, content_of_parts(t->texts))) return false;
+    json_t *message = gen_last(g);
     if (t->reasoning.size)
         json_object_set_new(message, "reasoning_content", json_text(t->reasoning.data, t->reasoning.size));
     if (t->calls) json_object_set(message, "tool_calls", t->calls);
     json_decref(t->calls);
     t->calls = NULL;
+    json_array_clear(t->texts);
     buf_free(&t->reasoning);
     t->any = false;
     return true;
 }
 
 static void free_turn(turn *t) {
-    buf_free(&t->text);
+    json_decref(t->texts);
     buf_free(&t->reasoning);
     json_decref(t->calls);
 }
@@ -70,14 +92,13 @@ static void free_turn(turn *t) {
 static bool tool_result(gen *g, job *j, turn *t, const json_t *block, const char *where) {
     const char *id = json_string_value(json_object_get(block, "tool_use_id"));
     char path[160];
-    char *content = NULL;
+    json_t *content = NULL;
     snprintf(path, sizeof path, "%s.tool_use_id", where);
     if (!id) return missing(j, path);
     snprintf(path, sizeof path, "%s.content", where);
     if (!flush_turn(g, j, t) || !field_content(j, json_object_get(block, "content"), path, &content)) return false;
     if (!gen_message(g, j, "tool", content)) return false;
-    json_t *message = json_array_get(g->messages, json_array_size(g->messages) - 1);
-    json_object_set_new(message, "tool_call_id", json_string(id));
+    json_object_set_new(gen_last(g), "tool_call_id", json_string(id));
     return true;
 }
 
@@ -93,15 +114,15 @@ static bool tool_call(job *j, turn *t, const json_t *block, const char *where) {
     return true;
 }
 
-static bool add_block(gen *g, job *j, turn *t, const json_t *block, const char *where) {
+static bool read_block(gen *g, job *j, turn *t, const json_t *block, const char *where) {
     const char *type = "", *text = NULL;
     if (!json_is_object(block)) return job_fail(j, 400, where, NULL, "%s: Input should be an object", where);
-    if (!field_text(j, block, where, "type", &type) || !see_mark(j, block)) return false;
+    if (!field_text(j, block, where, "type", &type)) return false;
     bool by_model = !strcmp(t->role, "assistant");
     if (!strcmp(type, "text")) {
         if (!field_text(j, block, where, "text", &text)) return false;
         if (!text) return missing(j, where);
-        buf_add(&t->text, text, json_string_length(json_object_get(block, "text")));
+        json_array_append(t->texts, json_object_get(block, "text"));
         t->any = true;
         return true;
     }
@@ -118,6 +139,13 @@ static bool add_block(gen *g, job *j, turn *t, const json_t *block, const char *
                     "%s: blocks of type '%.40s' are not supported here, as the model reads text only", where, type);
 }
 
+static bool add_block(gen *g, job *j, turn *t, const json_t *block, const char *where) {
+    bool marked;
+    if (!read_block(g, j, t, block, where) || !see_mark(j, block, &marked)) return false;
+    if (marked) mark_here(g, t);
+    return true;
+}
+
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static bool add_content(gen *g, job *j, turn *t, const json_t *content, const char *where) {
@@ -125,7 +153,7 @@ static bool add_content(gen *g, job *j, turn *t, const json_t *content, const ch
     const json_t *block;
     char path[96];
     if (json_is_string(content)) {
-        buf_add(&t->text, json_string_value(content), json_string_length(content));
+        json_array_append(t->texts, (json_t *)(uintptr_t)content);
         t->any = true;
     } else if (json_is_array(content)) {
         json_array_foreach(content, i, block) {
@@ -136,11 +164,11 @@ static bool add_content(gen *g, job *j, turn *t, const json_t *content, const ch
         return content ? job_fail(j, 400, where, NULL, "%s: Input should be a string or a list of blocks", where)
                        : missing(j, where);
     }
-    return flush_turn(g, j, t) && put_mark(g, j);
+    return flush_turn(g, j, t);
 }
 
 static bool add_turn(gen *g, job *j, const char *role, const json_t *content, const char *where) {
-    turn t = {.role = role};
+    turn t = {.role = role, .texts = json_array()};
     bool fine = add_content(g, j, &t, content, where);
     free_turn(&t);
     return fine;
@@ -163,15 +191,17 @@ static bool add_messages(gen *g, job *j, const json_t *messages) {
         snprintf(where, sizeof where, "messages.%zu.content", i);
         if (!add_turn(g, j, role, json_object_get(m, "content"), where)) return false;
     }
-    const json_t *last = json_array_get(g->messages, json_array_size(g->messages) - 1);
+    const json_t *last = gen_last(g);
     g->opt.continue_last = !strcmp(role, "assistant") && !json_object_get(last, "tool_calls");
     return true;
 }
 
 /* ---- tools and the rest ------------------------------------------------------------------------------------------ */
 
-static bool add_tools(gen *g, job *j, const json_t *tools) {
+/* *marked: one of them has a breakpoint. */
+static bool add_tools(gen *g, job *j, const json_t *tools, bool *marked) {
     size_t i;
+    bool here;
     const json_t *tool;
     char where[48];
     if (tools && !json_is_null(tools) && !json_is_array(tools))
@@ -189,8 +219,9 @@ static bool add_tools(gen *g, job *j, const json_t *tools) {
         }
         if (!gen_tool(g, j, json_object_get(tool, "name"), json_object_get(tool, "description"),
                       json_object_get(tool, "input_schema"), where) ||
-            !see_mark(j, tool))
+            !see_mark(j, tool, &here))
             return false;
+        *marked = *marked || here;
     }
     return true;
 }
@@ -247,20 +278,32 @@ static bool output_form(gen *g, job *j, const json_t *body) {
     return gen_form(g, j, format, "output_config.format");
 }
 
-bool anthropic_request(gen *g, job *j, const json_t *body, bool answers) {
+/* System prompt and messages. A breakpoint in the tools, or at the end of the system prompt, is before the first
+ * message: templates have the tools before the system prompt, behind it, or in its place. */
+static bool add_conversation(gen *g, job *j, const json_t *body, bool tools_marked) {
     const json_t *system = json_object_get(body, "system");
+    bool has_system = system && !json_is_null(system);
+    if (has_system && !add_turn(g, j, "system", system, "system")) return false;
+    int n_before = j->n_breakpoints;
+    const json_t *last = json_array_get(system, json_array_size(system) - 1);
+    bool marked = tools_marked || (n_before && json_is_object(json_object_get(last, "cache_control")));
+    size_t first = json_array_size(g->messages);
+    if (!add_messages(g, j, json_object_get(body, "messages"))) return false;
+    if (marked) put_mark(g, first, MF_MARK_BEFORE);
+    return true;
+}
+
+bool anthropic_request(gen *g, job *j, const json_t *body, bool answers) {
+    bool tools_marked = false, all_marked;
     if (!fields_known(j, body, known)) return false;
     if (answers && !json_object_get(body, "max_tokens")) return missing(j, "max_tokens");
     bool fine = field_bool(j, body, "stream", &j->stream) &&
                 field_int(j, body, "max_tokens", 1, INT32_MAX, &g->opt.max_tokens) && gen_sampling(g, j, body) &&
-                field_stops(j, body, "stop_sequences") && add_tools(g, j, json_object_get(body, "tools")) &&
+                field_stops(j, body, "stop_sequences") &&
+                add_tools(g, j, json_object_get(body, "tools"), &tools_marked) &&
                 tool_choice(g, j, json_object_get(body, "tool_choice")) &&
-                thinking(g, j, json_object_get(body, "thinking"), g->opt.max_tokens) && output_form(g, j, body);
-    if (fine && system && !json_is_null(system)) fine = add_turn(g, j, "system", system, "system");
-    fine = fine && add_messages(g, j, json_object_get(body, "messages"));
-    if (fine && json_object_get(body, "cache_control")) { /* the whole request */
-        j->with_cache_marks = true;
-        put_mark(g, j);
-    }
+                thinking(g, j, json_object_get(body, "thinking"), g->opt.max_tokens) && output_form(g, j, body) &&
+                add_conversation(g, j, body, tools_marked) && see_mark(j, body, &all_marked);
+    if (fine && all_marked) put_mark(g, json_array_size(g->messages) - 1, MF_MARK_AFTER); /* the whole request */
     return fine;
 }

@@ -163,11 +163,12 @@ static json_t *head(const job *j, const char *object) {
 }
 
 /* The text's tokens that the stream has not had yet. */
-static json_t *new_logprobs(const job *j, out_choice *c) {
+static json_t *new_logprobs(job *j, out_choice *c) {
     if (!j->wants_logprobs) return json_null();
     json_t *list = json_array();
     for (; c->n_sent < json_array_size(c->logprobs); c->n_sent++)
         json_array_append(list, json_array_get(c->logprobs, c->n_sent));
+    job_logprobs_sent(j, c);
     return json_pack("{s:o,s:n}", "content", list, "refusal");
 }
 

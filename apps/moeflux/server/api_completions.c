@@ -154,7 +154,7 @@ static json_t *head(const job *j) {
 }
 
 /* The old form: four lists of the same length. The tokens are those of c->logprobs from `first` on. */
-static json_t *lists(const job *j, out_choice *c, size_t first) {
+static json_t *lists(job *j, out_choice *c, size_t first) {
     if (!j->wants_logprobs) return json_null();
     json_t *tokens = json_array(), *own = json_array(), *tops = json_array(), *offsets = json_array();
     for (size_t i = first; i < json_array_size(c->logprobs); i++) {
@@ -170,11 +170,12 @@ static json_t *lists(const job *j, out_choice *c, size_t first) {
         json_decref(map);
     }
     c->n_sent = json_array_size(c->logprobs);
+    job_logprobs_sent(j, c);
     return json_pack("{s:o,s:o,s:o,s:o}", "tokens", tokens, "token_logprobs", own, "top_logprobs", tops, "text_offset",
                      offsets);
 }
 
-static json_t *choice(const job *j, out_choice *c, json_t *text, const char *finish) {
+static json_t *choice(job *j, out_choice *c, json_t *text, const char *finish) {
     size_t first = c->n_sent;
     return json_pack("{s:i,s:o,s:o,s:o}", "index", (int)(c - j->out), "text", text, "logprobs", lists(j, c, first),
                      "finish_reason", finish ? json_string(finish) : json_null());

@@ -23,11 +23,12 @@ static json_t *stop_sequence(const job *j, const out_choice *c) {
 /* What was read from the cache and what was put there count up to the last breakpoint; without one there is neither. */
 static json_t *usage(const job *j, const out_choice *c, int64_t n_output) {
     int64_t read = c->n_reused < j->cache_mark ? c->n_reused : j->cache_mark;
-    int64_t created = j->cache_mark - read;
-    return json_pack("{s:I,s:I,s:I,s:{s:I,s:i},s:I,s:s}", "input_tokens", (json_int_t)(c->n_prompt - j->cache_mark),
+    int64_t created = j->cache_mark - read, hour = j->cache_1h ? created : 0;
+    return json_pack("{s:I,s:I,s:I,s:{s:I,s:I},s:I,s:s}", "input_tokens", (json_int_t)(c->n_prompt - j->cache_mark),
                      "cache_creation_input_tokens", (json_int_t)created, "cache_read_input_tokens", (json_int_t)read,
-                     "cache_creation", "ephemeral_5m_input_tokens", (json_int_t)created, "ephemeral_1h_input_tokens", 0,
-                     "output_tokens", (json_int_t)n_output, "service_tier", "standard");
+                     "cache_creation", "ephemeral_5m_input_tokens", (json_int_t)(created - hour),
+                     "ephemeral_1h_input_tokens", (json_int_t)hour, "output_tokens", (json_int_t)n_output,
+                     "service_tier", "standard");
 }
 
 static json_t *message(const job *j, json_t *content, const char *reason, json_t *sequence, json_t *use) {
@@ -144,8 +145,11 @@ static void prepare(job *j, json_t *body) {
     mf_reply_prompt p;
     if (gen_init(&g, j) && anthropic_request(&g, j, body, true) && gen_start(&g, j)) {
         mf_reply_prompt_get(j->seqs[0]->reply, &p);
-        for (int i = 0; i < g.opt.n_marks; i++)
-            if (p.asked[i] > j->cache_mark) j->cache_mark = p.asked[i];
+        for (int i = 0; i < g.opt.n_marks; i++) {
+            bool at_end = g.opt.continue_last && (size_t)g.marks[i].message + 1 == json_array_size(g.messages);
+            int64_t at = at_end ? (int64_t)p.n_ids : p.asked[i];
+            if (at > j->cache_mark) j->cache_mark = at;
+        }
     }
     gen_free(&g);
 }

@@ -49,11 +49,16 @@ static void detokenize(job *j, json_t *body) {
         job_fail(j, 400, "tokens", "missing_required_parameter", "'tokens' must be an array of token ids.");
         return;
     }
+    mf_text_info about;
+    mf_text_info_get(job_options(j)->text, &about);
     int32_t *ids = calloc(json_array_size(tokens) + 1, sizeof *ids);
     json_array_foreach(tokens, i, id) {
         json_int_t v = json_integer_value(id);
-        if (!json_is_integer(id) || v < 0 || v > INT32_MAX)
-            job_fail(j, 400, "tokens", "invalid_value", "tokens[%zu] is not a token id.", i);
+        if (!json_is_integer(id) || v < 0 || v >= about.n_tokens) {
+            job_fail(j, 400, "tokens", "invalid_value", "tokens[%zu] is not a token id below %d.", i, about.n_tokens);
+            free(ids);
+            return;
+        }
         if (ids) ids[i] = (int32_t)v;
     }
     size_t n_ids = json_array_size(tokens);

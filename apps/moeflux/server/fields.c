@@ -90,7 +90,8 @@ bool fields_known(job *j, const json_t *obj, const char *const *names) {
     return true;
 }
 
-static bool add_part(job *j, const json_t *part, const char *where, buf *b) {
+/* A part's text, borrowed. */
+static bool part_text(job *j, const json_t *part, const char *where, json_t **out) {
     const char *type = "", *text = NULL;
     if (!json_is_object(part)) return wrong_type(j, where, "an object", part);
     if (!field_text(j, part, where, "type", &type) || !field_text(j, part, where, "text", &text)) return false;
@@ -99,28 +100,40 @@ static bool add_part(job *j, const json_t *part, const char *where, buf *b) {
         return job_fail(j, 400, where, "invalid_value",
                         "Invalid value at '%s': parts of type '%.40s' are not supported, as the model reads text only.",
                         where, type);
-    buf_add(b, text, json_string_length(json_object_get(part, "text")));
+    *out = json_object_get(part, "text");
     return true;
 }
 
-bool field_content(job *j, const json_t *content, const char *where, char **out) {
-    buf b = {0};
+json_t *content_of_parts(json_t *texts) {
+    size_t i;
+    json_t *text;
+    if (json_array_size(texts) == 1) return json_incref(json_array_get(texts, 0));
+    if (!json_array_size(texts)) return json_string("");
+    json_t *parts = json_array();
+    json_array_foreach(texts, i, text)
+        json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
+    return parts;
+}
+
+bool field_content(job *j, const json_t *content, const char *where, json_t **out) {
     char path[96];
-    bool fine = true;
     size_t i;
     const json_t *part;
+    json_t *texts = json_array(), *text = NULL;
+    bool fine = true;
     if (json_is_string(content)) {
-        buf_add(&b, json_string_value(content), json_string_length(content));
+        json_array_append(texts, (json_t *)(uintptr_t)content);
     } else if (json_is_array(content)) {
         json_array_foreach(content, i, part) {
             snprintf(path, sizeof path, "%s[%zu]", where, i);
-            if (!(fine = add_part(j, part, path, &b))) break;
+            if (!(fine = part_text(j, part, path, &text))) break;
+            json_array_append(texts, text);
         }
     } else if (!absent(content)) {
         fine = wrong_type(j, where, "a string or an array of parts", content);
     }
-    *out = fine ? buf_take(&b) : NULL;
-    buf_free(&b);
+    *out = fine ? content_of_parts(texts) : NULL;
+    json_decref(texts);
     return fine;
 }
 

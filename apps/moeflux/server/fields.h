@@ -17,8 +17,10 @@ bool fields_known(job *j, const json_t *obj, const char *const *names);
 /* "an integer", "a string", ...; "nothing" for NULL. */
 const char *json_kind(const json_t *value);
 
-/* Text of a message: a string, or parts of type text (or the other types named), joined. malloc'd. */
-bool field_content(job *j, const json_t *content, const char *where, char **out);
+/* Text of a message: a string, or parts of type text (input_text, output_text), as templates take them. A new
+ * reference; NULL where there is no memory. */
+bool field_content(job *j, const json_t *content, const char *where, json_t **out);
+json_t *content_of_parts(json_t *texts); /* one text: a string; several: [{"type": "text", "text"}, ...] */
 
 /* stop, stop_sequences: a string or a list of them, kept in the job. */
 bool field_stops(job *j, const json_t *obj, const char *name);

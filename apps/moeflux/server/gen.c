@@ -122,14 +122,14 @@ bool gen_effort(gen *g, job *j, const char *effort, const char *param) {
     return true;
 }
 
-bool gen_message(gen *g, job *j, const char *role, char *content) {
-    json_t *text = content ? json_string(content) : NULL;
-    json_t *message = text ? json_pack("{s:s,s:o}", "role", role, "content", text) : NULL;
-    bool fine = message && !json_array_append_new(g->messages, message);
-    if (!fine && content) job_fail(j, 400, "messages", "invalid_value", "The content of a message is not UTF-8.");
-    if (!fine) job_fail(j, 500, NULL, NULL, "no memory");
-    free(content);
-    return fine;
+bool gen_message(gen *g, job *j, const char *role, json_t *content) {
+    json_t *message = content ? json_pack("{s:s,s:o}", "role", role, "content", content) : NULL;
+    return (message && !json_array_append_new(g->messages, message)) || job_fail(j, 500, NULL, NULL, "no memory");
+}
+
+json_t *gen_last(const gen *g) {
+    size_t n = json_array_size(g->messages);
+    return n ? json_array_get(g->messages, n - 1) : NULL;
 }
 
 static bool is_tool_name(const char *name) {

@@ -26,8 +26,9 @@ bool gen_form(gen *g, job *j, const json_t *format, const char *where);
 /* OpenAI's reasoning_effort. */
 bool gen_effort(gen *g, job *j, const char *effort, const char *param);
 
-/* Adds {"role", "content"}; content is taken over and freed. */
-bool gen_message(gen *g, job *j, const char *role, char *content);
+/* Adds {"role", "content"}; content (field_content) is taken over, also when it fails. */
+bool gen_message(gen *g, job *j, const char *role, json_t *content);
+json_t *gen_last(const gen *g); /* the message added last; NULL: none */
 
 /* One tool in OpenAI's form, {"type": "function", "function": {...}}; parts are borrowed. */
 bool gen_tool(gen *g, job *j, const json_t *name, const json_t *description, const json_t *schema, const char *where);

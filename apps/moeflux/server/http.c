@@ -191,6 +191,21 @@ void http_conn_set_state(http_conn *c, void *state) {
     c->user = state;
 }
 
+char *http_take_body(http_conn *c, size_t *counted) {
+    http_parser *p = &c->parser;
+    char *body = p->body;
+    *counted = p->body_capacity;
+    p->body = NULL;
+    p->n_body = p->body_capacity = 0;
+    c->request.body = "";
+    c->request.n_body = 0;
+    return body ? body : calloc(1, 1);
+}
+
+void http_release_body(http_server *s, size_t counted) {
+    s->bodies.used -= counted;
+}
+
 void http_conn_set_fields(http_conn *c, const char *fields) {
     c->fields = fields;
 }

@@ -71,6 +71,10 @@ const http_stats *http_server_stats(const http_server *server);
  * fields: more header lines, each with its CRLF; or NULL. After an answer ends the connection is the client's again. */
 
 void http_conn_set_state(http_conn *conn, void *state);
+/* The body of the request at hand becomes the caller's, who frees it: malloc'd, NUL behind it; NULL: no memory. Its
+ * *counted bytes stay taken from those of all bodies until http_release_body. */
+char *http_take_body(http_conn *conn, size_t *counted);
+void http_release_body(http_server *server, size_t counted);
 /* Header lines, each with its CRLF, that the answer to the current request has besides; static or the caller's for as
  * long. NULL: none. */
 void http_conn_set_fields(http_conn *conn, const char *fields);

@@ -11,11 +11,7 @@
 #include "api.h"
 #include "server_int.h"
 
-double server_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+#define MAX_VALUES 1000000 /* in a body */
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
@@ -35,26 +31,23 @@ static uint64_t client_of(const http_conn *conn) {
 }
 
 job *job_create(server *s, const api *a, http_conn *conn, const http_request *r) {
+    size_t n_body = r->n_body;
     job *j = calloc(1, sizeof *j);
-    char *body = j ? malloc(r->n_body + 1) : NULL;
-    letter *prepared = body ? letter_create(j, -1, &(sched_event){0}) : NULL; /* now, as it must not fail later */
-    if (!prepared) {
-        free(body);
+    letter *prepared = j ? letter_create(j, -1, &(sched_event){0}) : NULL; /* now, as it must not fail later */
+    if (!prepared || !(j->body = http_take_body(conn, &j->counted))) {
+        free(prepared);
         free(j);
         return NULL;
     }
-    memcpy(body, r->body, r->n_body);
-    body[r->n_body] = 0;
     j->server = s;
     j->api = a;
     j->conn = conn;
-    j->body = body;
     j->prepared = prepared;
-    j->n_body = r->n_body;
+    j->n_body = n_body;
     j->client = client_of(conn);
     j->n_per_prompt = 1;
     j->created = (int64_t)time(NULL);
-    j->t_created = server_now();
+    j->t_created = mf__clock_seconds();
     random_id(j->id);
     http_conn_set_state(conn, j);
     s->n_jobs++;
@@ -74,6 +67,8 @@ static void free_choice(out_choice *c) {
 
 void job_free(job *j) {
     j->server->n_jobs--;
+    j->server->n_seqs -= j->n_choices;
+    j->server->n_logprobs -= j->n_logprobs;
     for (int i = 0; i < JOB_MAX_CHOICES; i++) {
         free_choice(&j->out[i]);
         free(j->echo_text[i]);
@@ -135,21 +130,54 @@ const mf_sampler_options *job_sampling(const job *j) {
     return &j->server->sampling;
 }
 
+/* Where the prompt goes on with an answer of ours that it spells otherwise, once more with the tokens that were said.
+ */
+static mf_status make_reply(server *s, mf_reply_options *opt, seq *q, mf_error *err) {
+    mf_reply_prompt p;
+    mf_status st = mf_reply_create(s->opt.text, s->info, opt, &q->reply, err);
+    if (st != MF_OK || !opt->request) return st;
+    mf_reply_prompt_get(q->reply, &p);
+    int32_t *known = history_find(s->history, p.ids, p.n_ids, &opt->n_known);
+    if (!known) return MF_OK;
+    mf_reply_free(q->reply);
+    q->reply = NULL;
+    opt->known = known;
+    st = mf_reply_create(s->opt.text, s->info, opt, &q->reply, err);
+    free(known);
+    opt->known = NULL;
+    opt->n_known = 0;
+    return st;
+}
+
 seq *job_add_reply(job *j, mf_reply_options *opt) {
     mf_error err;
     if (j->n_choices == JOB_MAX_CHOICES) {
         job_fail(j, 400, "n", "invalid_value", "More than %d answers in one request.", JOB_MAX_CHOICES);
         return NULL;
     }
+    server *s = j->server;
+    int limit = s->opt.max_running + s->opt.max_waiting;
+    if (j->n_choices == limit) {
+        job_fail(j, 400, "n", "invalid_value", "More answers in one request than this server has places for, %d.",
+                 limit);
+        return NULL;
+    }
+    if (atomic_fetch_add(&s->n_seqs, 1) >= limit) {
+        s->n_seqs--;
+        job_fail(j, 429, NULL, "rate_limit_exceeded", "The queue is full; try again in a moment.");
+        return NULL;
+    }
     seq *q = seq_create(j, j->n_choices, &j->cancelled, j->client);
     if (!q) {
+        s->n_seqs--;
         job_fail(j, 500, NULL, NULL, "no memory");
         return NULL;
     }
     opt->fn = sched_on_event;
     opt->user = q;
-    if (mf_reply_create(j->server->opt.text, j->server->info, opt, &q->reply, &err) != MF_OK) {
+    if (make_reply(s, opt, q, &err) != MF_OK) {
         seq_free(q);
+        s->n_seqs--;
         job_fail_from(j, opt->request ? "messages" : "prompt", &err);
         return NULL;
     }
@@ -161,8 +189,27 @@ seq *job_add_reply(job *j, mf_reply_options *opt) {
 static bool read_model(job *j, const json_t *body) {
     const char *name = j->server->opt.model_id;
     if (!field_text(j, body, "", "model", &name)) return false;
+    if (strlen(name) > 256) /* every event repeats it */
+        return job_fail(j, 400, "model", "string_above_max_length",
+                        "Invalid 'model': a name of %zu bytes; at most 256.", strlen(name));
     j->model = strdup(name);
     return j->model || job_fail(j, 500, NULL, NULL, "no memory");
+}
+
+/* A value takes a hundred bytes and more in memory, and three in the body: there is a limit to them, too. */
+static bool count_values(job *j) {
+    size_t n = 0;
+    bool in_string = false;
+    for (const char *at = j->body, *end = at + j->n_body; at < end; at++) {
+        if (in_string && *at == '\\')
+            at++;
+        else if (*at == '"')
+            in_string = !in_string;
+        else if (!in_string && (*at == ',' || *at == '[' || *at == '{'))
+            n++;
+    }
+    return n <= MAX_VALUES ||
+           job_fail(j, 400, NULL, NULL, "The body of the request has more than %d values in it.", MAX_VALUES);
 }
 
 void job_read(job *j) {
@@ -171,6 +218,7 @@ void job_read(job *j) {
         job_fail(j, 400, NULL, NULL, "the client has left");
         return;
     }
+    if (!count_values(j)) return;
     json_t *body = json_loadb(j->body, j->n_body, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!body)
         job_fail(j, 400, NULL, NULL, "We could not parse the JSON body of your request: %s (byte %d).", why.text,
@@ -198,7 +246,7 @@ void job_prepare(job *j) {
             seq_free(j->seqs[i]);
         j->seqs[i] = NULL;
     }
-    mailbox_put(&s->mail, j->prepared);
+    mailbox_put(&s->mail, j->prepared, &j->prepared->next);
     if (runs) sched_submit(s->sched, seqs, n);
     mailbox_ring(&s->mail);
 }

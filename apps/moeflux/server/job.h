@@ -64,14 +64,16 @@ struct job {
     atomic_bool cancelled;
     struct letter *prepared; /* to the loop, when it is; made in advance */
     char *body;
-    size_t n_body;
+    size_t n_body, counted; /* counted: what http_release_body gets back when the body has been read */
     uint64_t client;
     /* filled by prepare */
     problem problem;
     json_t *whole; /* the answer, where no model was needed */
-    bool stream, include_usage, echo, wants_logprobs, with_cache_marks;
+    bool stream, include_usage, echo, wants_logprobs;
     int n_top;
-    int64_t cache_mark; /* Anthropic: tokens up to the last breakpoint */
+    int n_breakpoints;  /* Anthropic: blocks with cache_control */
+    bool cache_1h;      /* ... the last of them asks for an hour */
+    int64_t cache_mark; /* ... tokens up to it */
     char *model;        /* as the client called it */
     char **stops;       /* owned here, for the answer's stop_sequence */
     int n_stops;
@@ -86,6 +88,7 @@ struct job {
     int64_t created;
     double t_created, t_first, t_last;
     int64_t n_events; /* responses: sequence_number */
+    int n_logprobs;   /* that it holds, of the server's */
     buf line;         /* of the stream, being written */
 };
 
@@ -110,5 +113,6 @@ void job_sse(job *j, const char *event, json_t *data); /* takes data over; event
 void job_respond(job *j, json_t *answer);              /* 200, takes it over */
 
 json_t *token_logprob(const job *j, const mf_event *e); /* {"token", "logprob", "bytes", "top_logprobs"} */
+void job_logprobs_sent(job *j, out_choice *c);          /* all that there are: a stream keeps none of them */
 
 #endif

@@ -8,8 +8,16 @@
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 bool job_send(job *j, const void *bytes, size_t n) {
-    j->t_last = server_now();
+    j->t_last = mf__clock_seconds();
     return j->conn && http_stream_write(j->conn, bytes, n);
+}
+
+/* No memory for what comes next: the client sees that the stream is not whole. */
+static void cut(job *j) {
+    http_conn *conn = j->conn;
+    j->conn = NULL;
+    j->cancelled = true;
+    if (conn) http_stream_cut(conn);
 }
 
 void job_sse(job *j, const char *event, json_t *data) {
@@ -20,8 +28,8 @@ void job_sse(job *j, const char *event, json_t *data) {
     buf_adds(&j->line, "\n\n");
     if (!j->line.failed)
         job_send(j, j->line.data, j->line.size);
-    else if (j->conn)
-        http_stream_cut(j->conn), j->conn = NULL;
+    else
+        cut(j);
 }
 
 static void id_field(const job *j, char fields[64]) {
@@ -50,7 +58,7 @@ void job_respond(job *j, json_t *answer) {
 
 void job_keep_alive(void *job_state) {
     job *j = job_state;
-    if (j->conn && j->begun && server_now() - j->t_last > 4) job_send(j, ": waiting\n\n", 11);
+    if (j->conn && j->begun && mf__clock_seconds() - j->t_last > 4) job_send(j, ": waiting\n\n", 11);
 }
 
 /* ---- problems ---------------------------------------------------------------------------------------------------- */
@@ -96,9 +104,9 @@ char *problem_body(api_family family, const problem *p) {
 
 /* Before the answer began it has a status of its own; within a stream it is the last event. */
 static void respond_problem(job *j) {
-    char fields[128];
+    char fields[64 + RETRY_FIELD];
     id_field(j, fields);
-    if (j->problem.status == 503 || j->problem.status == 429) strcat(fields, "Retry-After: 2\r\n");
+    if (j->problem.status == 503 || j->problem.status == 429) server_retry_field(j->server, fields + strlen(fields));
     if (!j->begun) {
         respond_bytes(j, j->problem.status, fields, problem_body(j->api->family, &j->problem));
         return;
@@ -129,8 +137,30 @@ json_t *token_logprob(const job *j, const mf_event *e) {
     return entry;
 }
 
+/* JSON of a token's alternatives takes some hundred bytes each: all jobs together have so many at most. */
+static bool take_logprobs(job *j, int n) {
+    server *s = j->server;
+    if (s->n_logprobs + n > s->opt.max_logprobs) {
+        j->cancelled = true;
+        return job_fail(j, 503, "logprobs", NULL,
+                        "The server holds too many logprobs now. A stream needs no room for them; fewer 'top_logprobs' "
+                        "need less.");
+    }
+    s->n_logprobs += n;
+    j->n_logprobs += n;
+    return true;
+}
+
+void job_logprobs_sent(job *j, out_choice *c) {
+    if (!j->stream) return;
+    j->server->n_logprobs -= j->n_logprobs;
+    j->n_logprobs = 0;
+    json_array_clear(c->logprobs);
+    c->n_sent = 0;
+}
+
 static void add_logprob(job *j, out_choice *c, const mf_event *e, bool known) {
-    if (!j->wants_logprobs || e->part != MF_EVENT_TEXT) return;
+    if (!j->wants_logprobs || e->part != MF_EVENT_TEXT || j->problem.status || !take_logprobs(j, 1 + e->n_top)) return;
     if (!c->logprobs) c->logprobs = json_array();
     json_t *entry = token_logprob(j, e);
     if (j->api == &api_completions) json_object_set_new(entry, "offset", json_integer((json_int_t)c->offset));
@@ -144,21 +174,28 @@ static bool add_call(job *j, out_choice *c, const mf_event *e) {
     if (!more) return false;
     c->calls = more;
     out_call *call = &more[c->n_calls];
-    *call = (out_call){.name = strdup(e->name ? e->name : "")};
+    char *name = strdup(e->name ? e->name : "");
+    if (!name) return false;
+    *call = (out_call){.name = name};
     bool anthropic = j->api->family == FAMILY_ANTHROPIC;
     snprintf(call->id, sizeof call->id, "%s%.20s%d%02d", anthropic ? "toolu_" : "call_", j->id, (int)(c - j->out),
              e->call);
     c->n_calls++;
-    return call->name;
+    return true;
 }
 
 static void take_reply(job *j, out_choice *c, const mf_event *e) {
     if (e->kind == MF_EVENT_TEXT) buf_add(&c->text, e->text, e->n_text);
     if (e->kind == MF_EVENT_REASONING) buf_add(&c->reasoning, e->text, e->n_text);
     if (e->kind == MF_EVENT_TOKEN) add_logprob(j, c, e, true);
-    if (e->kind == MF_EVENT_CALL) add_call(j, c, e);
-    if (e->kind == MF_EVENT_ARGUMENTS && e->call < c->n_calls)
+    bool fine = e->kind != MF_EVENT_CALL || add_call(j, c, e);
+    if (e->kind == MF_EVENT_ARGUMENTS && e->call < c->n_calls) {
         buf_add(&c->calls[e->call].arguments, e->text, e->n_text);
+        fine = !c->calls[e->call].arguments.failed;
+    }
+    if (fine && !c->text.failed && !c->reasoning.failed) return;
+    job_fail(j, 503, NULL, NULL, "There is no memory for the answer.");
+    j->cancelled = true;
 }
 
 /* What is known of the reply, in the job; then the API writes it. */
@@ -168,7 +205,7 @@ static void take_event(job *j, out_choice *c, const sched_event *e) {
     if (e->kind == SCHED_PROMPT_TOKEN) add_logprob(j, c, e->reply, e->n_read > 0);
     if (e->kind == SCHED_REPLY) {
         if (!j->t_first) {
-            j->t_first = server_now();
+            j->t_first = mf__clock_seconds();
             metrics_first_token(&j->server->metrics, j->t_first - j->t_created);
         }
         take_reply(j, c, e->reply);
@@ -181,6 +218,7 @@ static void take_event(job *j, out_choice *c, const sched_event *e) {
             mf_error err = {.status = e->status};
             snprintf(err.text, sizeof err.text, "%s", e->error ? e->error : "");
             job_fail_from(j, NULL, &err);
+            j->cancelled = true; /* its other answers are of no use */
         }
     }
 }
@@ -199,7 +237,7 @@ static void progress(job *j, const sched_event *e) {
 
 static void finish(job *j) {
     server *s = j->server;
-    bool left = j->cancelled;
+    bool left = j->cancelled && !j->problem.status;
     if (j->problem.status)
         respond_problem(j);
     else if (j->conn && j->api->end)
@@ -226,7 +264,7 @@ static void prepared(job *j) {
     strcat(fields, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
     http_stream_begin(j->conn, 200, "text/event-stream; charset=utf-8", fields);
     j->begun = true;
-    j->t_last = server_now();
+    j->t_last = mf__clock_seconds();
     if (j->api->begin) j->api->begin(j);
 }
 
@@ -235,6 +273,7 @@ void job_letter(letter *l) {
     if (l->choice < 0) {
         bool runs = !j->problem.status && !j->whole && j->n_choices;
         j->prepared = NULL;
+        http_release_body(j->server->http, j->counted);
         prepared(j);
         if (!runs) finish(j);
         return;

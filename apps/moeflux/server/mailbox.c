@@ -56,11 +56,11 @@ letter *letter_create(job *j, int choice, const sched_event *e) {
     return l;
 }
 
-void mailbox_put(mailbox *m, letter *l) {
+void mailbox_put(mailbox *m, letter *first, letter **tail) {
     pthread_mutex_lock(&m->lock);
-    l->next = NULL;
-    *m->tail = l;
-    m->tail = &l->next;
+    *tail = NULL;
+    *m->tail = first;
+    m->tail = tail;
     pthread_mutex_unlock(&m->lock);
 }
 

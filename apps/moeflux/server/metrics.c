@@ -1,5 +1,8 @@
 #include "metrics.h"
 
+#include <stdio.h>
+#include <unistd.h>
+
 #include "job.h"
 #include "server_int.h"
 
@@ -23,12 +26,13 @@ void metrics_refused(metrics *m) {
 }
 
 void metrics_job(metrics *m, const struct job *j, bool left) {
-    double now = server_now();
+    double now = mf__clock_seconds();
     int status = j->problem.status;
-    m->outcomes[left           ? OUTCOME_LEFT
-                : !status      ? OUTCOME_OK
-                : status < 500 ? OUTCOME_CLIENT_ERROR
-                               : OUTCOME_SERVER_ERROR]++;
+    m->outcomes[left            ? OUTCOME_LEFT
+                : !status       ? OUTCOME_OK
+                : status == 429 ? OUTCOME_BUSY
+                : status < 500  ? OUTCOME_CLIENT_ERROR
+                                : OUTCOME_SERVER_ERROR]++;
     int64_t most = 0;
     for (int i = 0; i < j->n_choices; i++) {
         const out_choice *c = &j->out[i];
@@ -37,8 +41,16 @@ void metrics_job(metrics *m, const struct job *j, bool left) {
         m->made_tokens += c->result.n_made;
         if (c->result.n_made > most) most = c->result.n_made;
     }
-    if (!left && !status) observe(&m->whole, now - j->t_created);
+    if (!left && !status) {
+        observe(&m->whole, now - j->t_created);
+        m->lately = m->whole.n > 1 ? 0.9 * m->lately + 0.1 * (now - j->t_created) : now - j->t_created;
+    }
     if (most > 1 && j->t_first > 0) observe(&m->per_token, (now - j->t_first) / (double)(most - 1));
+}
+
+int metrics_retry_after(const metrics *m, int n_waiting, int parallel) {
+    double seconds = m->lately * n_waiting / (parallel > 0 ? parallel : 1);
+    return seconds < 1 ? 1 : seconds > 300 ? 300 : (int)(seconds + 0.999);
 }
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
@@ -83,6 +95,7 @@ static void write_sched(buf *b, const sched_stats *s) {
     one(b, "sessions_dropped_total", "counter", (double)s->sessions_dropped, "Sessions given up for want of room.");
     one(b, "passes_total", "counter", (double)s->passes, "Evaluations of a batch.");
     one(b, "pass_seconds_total", "counter", s->pass_seconds, "Time they took.");
+    one(b, "step_seconds_total", "counter", s->step_seconds, "Time between them, in which tokens are chosen.");
     one(b, "evaluated_prompt_tokens_total", "counter", (double)s->prompt_tokens,
         "Tokens of prompts that were evaluated.");
     one(b, "decoded_tokens_total", "counter", (double)s->made_tokens, "Tokens of answers, as they are evaluated.");
@@ -103,7 +116,39 @@ static void write_sched(buf *b, const sched_stats *s) {
                (long long)s->reused_session, (long long)s->reused_cache, (long long)s->reused_fork);
 }
 
-static void write_experts(buf *b, mf_model *model) {
+/* Pages of this process that are in memory, mapped files included. */
+static int64_t resident_bytes(void) {
+    long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f) return 0;
+    if (fscanf(f, "%*s %lld", &pages) != 1) pages = 0;
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* Sessions and cached prompts share pages: "sessions" has both, and the rows of a pass; they come out of what experts
+ * may have otherwise. */
+static void write_memory(buf *b, mf_model *model, const mf_stats *s, int64_t ram_bytes) {
+    const struct {
+        const char *part;
+        int64_t used, budget; /* budget -1: it has none of its own */
+    } parts[] = {
+        {"trunk", mf_model_info_get(model)->trunk_bytes, -1},
+        {"experts", s->cache_bytes, s->budget},
+        {"sessions", s->lent_bytes, -1},
+        {"prompt_cache", s->prompt_cache_bytes, s->prompt_cache_budget},
+        {"process", resident_bytes(), ram_bytes},
+    };
+    about(b, "memory_bytes", "gauge", "Memory by part; process: all that is resident.");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        buf_printf(b, "moeflux_memory_bytes{part=\"%s\"} %lld\n", parts[i].part, (long long)parts[i].used);
+    about(b, "memory_budget_bytes", "gauge", "Most memory for a part; 0: no limit (mapped experts, no --ram).");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].budget >= 0)
+            buf_printf(b, "moeflux_memory_budget_bytes{part=\"%s\"} %lld\n", parts[i].part, (long long)parts[i].budget);
+}
+
+static void write_experts(buf *b, mf_model *model, int64_t ram_bytes) {
     mf_stats s;
     int64_t read = 0, useful = 0;
     mf_model_stats_get(model, &s);
@@ -122,11 +167,7 @@ static void write_experts(buf *b, mf_model *model) {
     one(b, "expert_read_errors_total", "counter", (double)s.read_errors, "Reads that failed.");
     one(b, "drive_ceiling_share", "gauge", s.ceiling ? speed / (double)s.ceiling : 0,
         "Read speed over the drive's measured speed.");
-    const mf_model_info *info = mf_model_info_get(model);
-    about(b, "memory_bytes", "gauge", "Memory by part.");
-    buf_printf(b, "moeflux_memory_bytes{part=\"trunk\"} %lld\nmoeflux_memory_bytes{part=\"experts\"} %lld\n",
-               (long long)info->trunk_bytes, (long long)s.cache_bytes);
-    one(b, "experts_budget_bytes", "gauge", (double)s.budget, "Most memory for experts; 0: they are mapped.");
+    write_memory(b, model, &s, ram_bytes);
 }
 
 static void write_http(buf *b, const http_stats *h) {
@@ -144,9 +185,10 @@ static void write_http(buf *b, const http_stats *h) {
         (long long)h->bad);
 }
 
-void metrics_write(const metrics *m, const http_stats *http, const sched_stats *passes, mf_model *model, buf *out) {
+void metrics_write(const metrics *m, const http_stats *http, const sched_stats *passes, mf_model *model,
+                   int64_t ram_bytes, buf *out) {
     write_requests(out, m);
     write_sched(out, passes);
-    write_experts(out, model);
+    write_experts(out, model, ram_bytes);
     write_http(out, http);
 }

@@ -44,7 +44,7 @@ static bool add_message(gen *g, job *j, const json_t *m, const char *where) {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", NULL};
     const char *role = "", *reasoning = NULL, *call_id = NULL;
     char path[96];
-    char *content = NULL;
+    json_t *content = NULL;
     int i = 0;
     if (!json_is_object(m))
         return job_fail(j, 400, where, "invalid_type", "Invalid type for '%s': expected an object.", where);
@@ -66,7 +66,7 @@ static bool add_message(gen *g, job *j, const json_t *m, const char *where) {
         return job_fail(j, 400, path, "missing_required_parameter", "Missing required parameter: '%s'.", path);
     if (!field_content(j, given, path, &content)) return false;
     if (!gen_message(g, j, !strcmp(role, "developer") ? "system" : role, content)) return false;
-    json_t *message = json_array_get(g->messages, json_array_size(g->messages) - 1);
+    json_t *message = gen_last(g);
     if (reasoning) json_object_set_new(message, "reasoning_content", json_string(reasoning));
     if (call_id) json_object_set_new(message, "tool_call_id", json_string(call_id));
     return !has_calls || add_calls(g, j, calls, message, where);
@@ -88,7 +88,7 @@ bool openai_messages(gen *g, job *j, const json_t *messages) {
         snprintf(where, sizeof where, "messages[%zu]", i);
         if (!add_message(g, j, m, where)) return false;
     }
-    const json_t *last = json_array_get(g->messages, json_array_size(g->messages) - 1);
+    const json_t *last = gen_last(g);
     const char *role = json_string_value(json_object_get(last, "role"));
     g->opt.continue_last = !strcmp(role, "assistant") && !json_object_get(last, "tool_calls");
     return true;

@@ -4,6 +4,8 @@
 
 #include "responses.h"
 
+#define MAX_REPEATED (1 << 20)
+
 static const char *const known[] = {
     "model",
     "input",
@@ -43,11 +45,6 @@ static const char *const known[] = {
 
 /* ---- input ------------------------------------------------------------------------------------------------------- */
 
-static json_t *last_message(const gen *g) {
-    size_t n = json_array_size(g->messages);
-    return n ? json_array_get(g->messages, n - 1) : NULL;
-}
-
 static bool is_by(const json_t *message, const char *role) {
     const char *own = json_string_value(json_object_get(message, "role"));
     return own && !strcmp(own, role);
@@ -60,8 +57,8 @@ static bool call_item(gen *g, job *j, const json_t *item, const char *where) {
     if (!id || !name)
         return job_fail(j, 400, where, "missing_required_parameter", "Missing required parameter: '%s.%s'.", where,
                         id ? "name" : "call_id");
-    if (!is_by(last_message(g), "assistant") && !gen_message(g, j, "assistant", strdup(""))) return false;
-    json_t *message = last_message(g);
+    if (!is_by(gen_last(g), "assistant") && !gen_message(g, j, "assistant", json_string(""))) return false;
+    json_t *message = gen_last(g);
     if (!json_object_get(message, "tool_calls")) json_object_set_new(message, "tool_calls", json_array());
     json_array_append_new(json_object_get(message, "tool_calls"),
                           openai_call(id, name, json_object_get(item, "arguments")));
@@ -71,14 +68,14 @@ static bool call_item(gen *g, job *j, const json_t *item, const char *where) {
 static bool call_output(gen *g, job *j, const json_t *item, const char *where) {
     const char *id = json_string_value(json_object_get(item, "call_id"));
     char path[96];
-    char *content = NULL;
+    json_t *content = NULL;
     snprintf(path, sizeof path, "%s.output", where);
     if (!id)
         return job_fail(j, 400, where, "missing_required_parameter", "Missing required parameter: '%s.call_id'.",
                         where);
     if (!field_content(j, json_object_get(item, "output"), path, &content) || !gen_message(g, j, "tool", content))
         return false;
-    json_object_set_new(last_message(g), "tool_call_id", json_string(id));
+    json_object_set_new(gen_last(g), "tool_call_id", json_string(id));
     return true;
 }
 
@@ -86,7 +83,7 @@ static bool message_item(gen *g, job *j, const json_t *item, const char *where) 
     static const char *const roles[] = {"system", "developer", "user", "assistant", NULL};
     const char *role = "";
     char path[96];
-    char *content = NULL;
+    json_t *content = NULL;
     int i = 0;
     if (!field_text(j, item, where, "role", &role)) return false;
     while (roles[i] && strcmp(roles[i], role)) i++;
@@ -119,8 +116,8 @@ static bool read_input(gen *g, job *j, const json_t *body) {
     char where[48];
     size_t i;
     if (!field_text(j, body, "", "instructions", &instructions)) return false;
-    if (instructions && !gen_message(g, j, "system", strdup(instructions))) return false;
-    if (json_is_string(input)) return gen_message(g, j, "user", strdup(json_string_value(input)));
+    if (instructions && !gen_message(g, j, "system", json_string(instructions))) return false;
+    if (json_is_string(input)) return gen_message(g, j, "user", json_incref((json_t *)(uintptr_t)input));
     if (!json_is_array(input) || !json_array_size(input))
         return job_fail(j, 400, "input", input ? "invalid_type" : "missing_required_parameter",
                         "'input' must be a string or an array of items with at least one.");
@@ -165,7 +162,7 @@ static bool refuse_stored(job *j, const json_t *body) {
 }
 
 /* Parts of the request that every answer repeats. */
-static void repeat(const gen *g, job *j, const json_t *body) {
+static bool repeat(const gen *g, job *j, const json_t *body) {
     static const char *const names[] = {"instructions", "max_output_tokens", "metadata", "user", "max_tool_calls"};
     json_t *about = json_object(), *value;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -187,6 +184,11 @@ static void repeat(const gen *g, job *j, const json_t *body) {
     json_object_set_new(about, "temperature", json_real(g->opt.sampling.temperature));
     json_object_set_new(about, "top_p", json_real(g->opt.sampling.top_p));
     j->about = about;
+    size_t size = json_dumpb(about, NULL, 0, JSON_COMPACT);
+    return size <= MAX_REPEATED ||
+           job_fail(j, 400, NULL, NULL,
+                    "Instructions, tools and metadata, which every answer repeats, are %zu bytes; at most %d.", size,
+                    MAX_REPEATED);
 }
 
 bool responses_request(gen *g, job *j, const json_t *body) {
@@ -198,6 +200,5 @@ bool responses_request(gen *g, job *j, const json_t *body) {
                 gen_form(g, j, format, "text.format") &&
                 field_text(j, json_object_get(body, "reasoning"), "reasoning", "effort", &effort) &&
                 gen_effort(g, j, effort, "reasoning.effort");
-    if (fine) repeat(g, j, body);
-    return fine;
+    return fine && repeat(g, j, body);
 }

@@ -133,9 +133,12 @@ static void respond_json(http_conn *conn, json_t *answer) {
 }
 
 static json_t *model_json(const server *s) {
-    return json_pack("{s:s,s:s,s:I,s:s,s:s,s:s,s:s,s:i}", "id", s->opt.model_id, "object", "model", "created",
-                     (json_int_t)1700000000, "owned_by", "moeflux", "type", "model", "display_name", s->opt.model_id,
-                     "created_at", "2023-11-14T22:13:20Z", "max_model_len", s->opt.n_ctx);
+    mf_text_info about;
+    mf_text_info_get(s->opt.text, &about);
+    return json_pack("{s:s,s:s,s:I,s:s,s:s,s:s,s:s,s:i,s:{s:b,s:b}}", "id", s->opt.model_id, "object", "model",
+                     "created", (json_int_t)1700000000, "owned_by", "moeflux", "type", "model", "display_name",
+                     s->opt.model_id, "created_at", "2023-11-14T22:13:20Z", "max_model_len", s->opt.n_ctx, "moeflux",
+                     "reasoning", about.has_reasoning, "tools", about.has_tools);
 }
 
 static void models(server *s, http_conn *conn) {
@@ -169,7 +172,7 @@ static void write_metrics(server *s, http_conn *conn) {
     buf b = {0};
     sched_stats st;
     sched_stats_get(s->sched, &st);
-    metrics_write(&s->metrics, http_server_stats(s->http), &st, s->opt.model, &b);
+    metrics_write(&s->metrics, http_server_stats(s->http), &st, s->opt.model, s->opt.ram_bytes, &b);
     http_respond(conn, b.failed ? 500 : 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.data, b.size);
     buf_free(&b);
 }
@@ -218,21 +221,29 @@ static bool known_get(const char *path) {
 
 /* ---- the way in -------------------------------------------------------------------------------------------------- */
 
+void server_retry_field(const server *s, char out[RETRY_FIELD]) {
+    int n_seqs = s->n_seqs, n_all = n_seqs > s->n_jobs ? n_seqs : s->n_jobs, n_waiting = n_all - s->opt.max_running;
+    snprintf(out, RETRY_FIELD, "Retry-After: %d\r\n",
+             metrics_retry_after(&s->metrics, n_waiting > 0 ? n_waiting : 0, s->opt.max_running));
+}
+
 static void post(server *s, const api *a, http_conn *conn, const http_request *r) {
+    char retry[RETRY_FIELD];
+    server_retry_field(s, retry);
     if (s->stopping) {
         refuse(conn, r->path, 503, "Retry-After: 5\r\n", "The server is going down.");
         return;
     }
     if (s->n_jobs >= s->opt.max_running + s->opt.max_waiting) {
         metrics_refused(&s->metrics);
-        refuse(conn, r->path, 429, "Retry-After: 2\r\n", "The queue is full; try again in a moment.");
+        refuse(conn, r->path, 429, retry, "The queue is full; try again in a moment.");
         return;
     }
     job *j = job_create(s, a, conn, r);
     if (j)
         preparer_put(s, j);
     else
-        refuse(conn, r->path, 503, "Retry-After: 2\r\n", "There is no memory for the request.");
+        refuse(conn, r->path, 503, retry, "There is no memory for the request.");
 }
 
 void route_request(void *user, http_conn *conn, const http_request *r) {

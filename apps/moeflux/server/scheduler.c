@@ -4,15 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "scheduler_int.h"
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- sequences --------------------------------------------------------------------------------------------------- */
 
@@ -57,6 +51,8 @@ static void end_seq(sched *s, seq *q, mf_status status, const char *error) {
     if (q->state == SEQ_READING) sched__leave_alone(s, q);
     if (q->state != SEQ_WAITING) s->n_running--;
     mf_reply_result_get(q->reply, &e.result);
+    if (q->state == SEQ_SPEAKING && status == MF_OK)
+        s->opt.said(s->opt.user, mf_memory_tokens(q->session), q->prompt.n_ids, (size_t)mf_memory_length(q->session));
     sched__release(s, q, (status == MF_OK || status == MF_E_CANCELLED) && !q->prompt_logprobs);
     unlink_seq(s, q);
     q->state = SEQ_ENDED;
@@ -72,7 +68,7 @@ void sched_submit(sched *s, seq *const *seqs, int n) {
         q->sched = s;
         q->next = NULL;
         q->state = SEQ_WAITING;
-        q->submitted = now();
+        q->submitted = mf__clock_seconds();
         mf_reply_prompt_get(q->reply, &q->prompt);
         *s->inbox_tail = q;
         s->inbox_tail = &q->next;
@@ -200,12 +196,36 @@ static void compose(sched *s, pass *p) {
 
 /* ---- after a pass ------------------------------------------------------------------------------------------------ */
 
-/* Gives the logits to the reply: it speaks on, or has ended. */
-static void step(sched *s, seq *q, const float *logits) {
-    mf_error err = {0};
-    mf_status st = mf_reply_step(q->reply, logits, &q->tokens, &q->n_tokens, &err);
+/* The reply gets these logits when all parts of the pass have been looked at. */
+static void step_later(sched *s, seq *q, const float *logits) {
     q->state = SEQ_SPEAKING;
-    if (st != MF_OK || !q->n_tokens) end_seq(s, q, st, err.text);
+    q->logits = logits;
+    s->to_step[s->n_to_step++] = q;
+}
+
+/* On any of the steppers' threads. */
+static void step(void *user, int i) {
+    sched *s = user;
+    seq *q = s->to_step[i];
+    q->step_error = (mf_error){0};
+    q->stepped = mf_reply_step(q->reply, q->logits, &q->tokens, &q->n_tokens, &q->step_error);
+}
+
+/* Gives the logits to the replies: each speaks on, or has ended. */
+static void step_all(sched *s) {
+    double start = mf__clock_seconds();
+    for (int i = 0; i < s->n_to_step; i++) s->to_step[i]->stepping = true;
+    steppers_run(s->steppers, step, s, s->n_to_step);
+    for (int i = 0; i < s->n_to_step; i++) {
+        seq *q = s->to_step[i];
+        q->stepping = false;
+        s->opt.deliver(s->opt.user, q);
+        if (q->stepped != MF_OK || !q->n_tokens) end_seq(s, q, q->stepped, q->step_error.text);
+    }
+    s->n_to_step = 0;
+    pthread_mutex_lock(&s->lock);
+    s->stats.step_seconds += mf__clock_seconds() - start;
+    pthread_mutex_unlock(&s->lock);
 }
 
 static void report_prompt(sched *s, seq *q, const float *rows, int64_t n) {
@@ -226,13 +246,10 @@ static void report_prompt(sched *s, seq *q, const float *rows, int64_t n) {
 /* All that stand at the end of their prompts with the same logits: the one that read, and its forks. */
 static void finish_reading(sched *s, seq *leader, const float *logits) {
     const mf_reply_prompt *p = &leader->prompt;
-    for (seq *q = s->seqs, *next; q; q = next) {
-        next = q->next;
-        bool same = q == leader ||
-                    (q->state == SEQ_READING && q->pos == (int64_t)q->prompt.n_ids && q->prompt.n_ids == p->n_ids);
-        if (same && q != leader) step(s, q, logits);
-    }
-    step(s, leader, logits);
+    for (seq *q = s->seqs; q; q = q->next)
+        if (q != leader && q->state == SEQ_READING && q->pos == (int64_t)q->prompt.n_ids && q->prompt.n_ids == p->n_ids)
+            step_later(s, q, logits);
+    step_later(s, leader, logits);
 }
 
 static void piece_read(sched *s, seq *q, const mf_part *part) {
@@ -260,7 +277,7 @@ static void after_part(sched *s, seq *q, const mf_part *part) {
     } else if (q->state == SEQ_READING) {
         piece_read(s, q, part);
     } else {
-        step(s, q, part->logits);
+        step_later(s, q, part->logits);
     }
 }
 
@@ -304,12 +321,12 @@ static void run_pass(sched *s) {
     compose(s, &p);
     s->n_left = 0;
     if (p.n) {
-        double start = now();
+        double start = mf__clock_seconds();
         mf_error err = {0};
         mf_status st = mf_eval(s->opt.model, p.parts, (size_t)p.n, &err);
         bool all_fine = true;
         for (int i = 0; i < p.n; i++) all_fine = all_fine && p.parts[i].status == MF_OK;
-        count_pass(s, &p, now() - start);
+        count_pass(s, &p, mf__clock_seconds() - start);
         for (int i = 0; i < p.n; i++) {
             if (st != MF_OK && all_fine) { /* refused as a whole */
                 p.parts[i].status = st;
@@ -317,6 +334,7 @@ static void run_pass(sched *s) {
             }
             after_part(s, p.seqs[i], &p.parts[i]);
         }
+        step_all(s);
     }
     care_for_paused(s, p.n == 0);
     if (!p.n) nanosleep(&(struct timespec){0, 1000000}, NULL); /* nothing can go on: not a loop that spins */
@@ -379,10 +397,12 @@ mf_status sched_create(const sched_options *opt, sched **out, mf_error *err) {
         s->tail = &s->seqs;
         pthread_mutex_init(&s->lock, NULL);
         pthread_cond_init(&s->wake, NULL);
+        s->steppers = steppers_create(opt->n_steppers);
         if (!pthread_create(&s->thread, NULL, run, s)) {
             *out = s;
             return MF_OK;
         }
+        steppers_free(s->steppers);
         free(s);
     }
     if (err) {
@@ -400,6 +420,7 @@ void sched_free(sched *s) {
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
+    steppers_free(s->steppers);
     for (int i = 0; i < s->n_idle; i++) mf_session_free(s->idle[i].session);
     for (int i = 0; i < SCHED_MAX_PARTS; i++) free(s->rows[i]);
     free(s->many);

@@ -28,12 +28,13 @@ typedef enum seq_state { SEQ_WAITING, SEQ_FOLLOWING, SEQ_READING, SEQ_SPEAKING, 
 typedef struct seq {
     /* of the maker */
     void *owner;
-    int index;                    /* which of the owner's */
-    const atomic_bool *cancelled; /* the client has left */
-    uint64_t client;              /* whom it belongs to, for fairness */
-    mf_reply *reply;              /* made with fn = sched_on_event, user = the seq */
-    bool prompt_logprobs;         /* report the prompt's tokens too; nothing of it is reused then */
-    int n_top;                    /* likeliest tokens of each */
+    int index;                        /* which of the owner's */
+    struct letter *held, **held_tail; /* events that were made while it was stepped; the owner's */
+    const atomic_bool *cancelled;     /* the client has left */
+    uint64_t client;                  /* whom it belongs to, for fairness */
+    mf_reply *reply;                  /* made with fn = sched_on_event, user = the seq */
+    bool prompt_logprobs;             /* report the prompt's tokens too; nothing of it is reused then */
+    int n_top;                        /* likeliest tokens of each */
     /* of the scheduler */
     sched *sched;
     struct seq *next;
@@ -46,8 +47,12 @@ typedef struct seq {
     struct seq *leader; /* following */
     int64_t fork_at;
     double submitted;
-    bool paused;  /* no memory: until another one ends */
-    int64_t turn; /* when a piece of a long prompt was read last */
+    const float *logits; /* speaking: of what was evaluated last, until the reply has been stepped */
+    mf_status stepped;   /* what came of that */
+    mf_error step_error;
+    bool stepping; /* its events come from the thread that steps it, and wait for `deliver` */
+    bool paused;   /* no memory: until another one ends */
+    int64_t turn;  /* when a piece of a long prompt was read last */
 } seq;
 
 typedef enum sched_event_kind {
@@ -70,12 +75,17 @@ typedef struct sched_event {
 
 typedef struct sched_options {
     mf_model *model;
-    int32_t n_ctx;                                           /* of a session; 0: the model's */
-    int32_t piece;                                           /* tokens of prompts in one pass */
-    int max_running;                                         /* sequences that read or speak, 1..64 */
-    int max_sessions;                                        /* those that are kept for later included */
-    void (*event)(void *user, seq *s, const sched_event *e); /* on the scheduler's thread */
-    void (*flush)(void *user);                               /* a pass is over: its events can go out */
+    int32_t n_ctx;    /* of a session; 0: the model's */
+    int32_t piece;    /* tokens of prompts in one pass */
+    int max_running;  /* sequences that read or speak, 1..64 */
+    int max_sessions; /* those that are kept for later included */
+    int n_steppers;   /* threads that step replies, besides the scheduler's */
+    /* On the scheduler's thread; while the sequence is stepping, on any: events then wait for deliver, so that those of
+     * several sequences come in the same order every time. */
+    void (*event)(void *user, seq *s, const sched_event *e);
+    void (*deliver)(void *user, seq *s);                                     /* on the scheduler's thread */
+    void (*said)(void *user, const int32_t *ids, size_t n_prompt, size_t n); /* what a session holds at the end */
+    void (*flush)(void *user);                                               /* a pass is over: its events can go out */
     void *user;
 } sched_options;
 
@@ -98,7 +108,7 @@ typedef struct sched_stats {
     int64_t sessions_dropped;
     int64_t batch[SCHED_BATCH_BUCKETS]; /* passes by sequences in them */
     int64_t batch_sum;                  /* sequences of all passes */
-    double pass_seconds;                /* all of them */
+    double pass_seconds, step_seconds;  /* all of them; and what replies took between them */
 } sched_stats;
 void sched_stats_get(sched *s, sched_stats *out); /* any thread; zeros for NULL */
 

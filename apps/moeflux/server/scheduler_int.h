@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "scheduler.h"
+#include "steppers.h"
 
 #define SCHED_MAX_PARTS 64
 #define SCHED_MAX_SESSIONS 256
@@ -37,6 +38,9 @@ struct sched {
     bool long_piece;              /* the last pass had a piece of a long prompt */
     int64_t turn;                 /* counts pieces of long prompts: who waits longest is next */
     int n_left;                   /* sequences ended since the last pass */
+    steppers *steppers;
+    seq *to_step[SCHED_MAX_PARTS]; /* those whose logits are there, in the order of their events */
+    int n_to_step;
 };
 
 /* The next place where the prompt is cut, behind pos. */

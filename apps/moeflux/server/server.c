@@ -1,6 +1,7 @@
 /* The server's life: its threads start, its loop runs, and it ends in good order. */
 #include "server.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +11,15 @@
 
 #define TICK_SECONDS 5  /* comments in streams that are quiet */
 #define FLUSH_SECONDS 2 /* for last words to go out */
+#define HISTORY_TOKENS (2 << 20)
 
 void server_options_init(server_options *opt) {
-    *opt =
-        (server_options){.piece = 256, .max_running = 32, .max_sessions = 64, .max_waiting = 128, .grace_seconds = 10};
+    *opt = (server_options){.piece = 256,
+                            .max_running = 32,
+                            .max_sessions = 64,
+                            .max_waiting = 128,
+                            .grace_seconds = 10,
+                            .max_logprobs = 400000};
     http_options_init(&opt->http);
 }
 
@@ -32,7 +38,24 @@ static void on_sched_event(void *user, seq *q, const sched_event *e) {
     server *s = user;
     letter *l;
     while (!(l = letter_create(q->owner, q->index, e))) usleep(10000);
-    mailbox_put(&s->mail, l);
+    if (!q->stepping) {
+        mailbox_put(&s->mail, l, &l->next);
+        return;
+    }
+    if (!q->held) q->held_tail = &q->held;
+    *q->held_tail = l;
+    q->held_tail = &l->next;
+}
+
+static void on_sched_deliver(void *user, seq *q) {
+    server *s = user;
+    if (q->held) mailbox_put(&s->mail, q->held, q->held_tail);
+    q->held = NULL;
+}
+
+static void on_sched_said(void *user, const int32_t *ids, size_t n_prompt, size_t n) {
+    server *s = user;
+    history_add(s->history, ids, n_prompt, n);
 }
 
 static void on_sched_flush(void *user) {
@@ -124,20 +147,31 @@ static bool make_events(server *s) {
     return s->http;
 }
 
+/* Processors this process may use. */
+static int n_processors(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
 static mf_status start(server *s, mf_error *err) {
     sched_options so = {.model = s->opt.model, .n_ctx = s->opt.n_ctx, .piece = s->opt.piece, .user = s};
     so.max_running = s->opt.max_running;
     so.max_sessions = s->opt.max_sessions;
     so.event = on_sched_event;
+    so.deliver = on_sched_deliver;
+    so.said = on_sched_said;
     so.flush = on_sched_flush;
+    so.n_steppers = (s->opt.n_threads ? s->opt.n_threads : n_processors()) - 1;
     mf_sampler_options_init(&s->sampling);
     s->sampling.temperature = 1;
     mf_status st = mf_sampler_options_load(&s->sampling, s->opt.model_dir, err);
     if (st != MF_OK) return st;
+    s->history = history_create(HISTORY_TOKENS);
+    if (!s->history) return fail(err, MF_E_NOMEM, "no memory for the tokens of the latest answers");
     if (!make_events(s)) return fail(err, MF_E_NOMEM, "no memory or descriptors for the event loop");
     st = sched_create(&so, &s->sched, err);
     if (st != MF_OK) return st;
-    return preparer_start(s) ? MF_OK : fail(err, MF_E_NOMEM, "the preparing thread cannot be started");
+    return preparer_start(s) ? MF_OK : fail(err, MF_E_NOMEM, "the preparing threads cannot be started");
 }
 
 mf_status server_create(const server_options *opt, server **out, mf_error *err) {
@@ -164,8 +198,8 @@ void server_run(server *s) {
     event_base_dispatch(s->base);
     http_server_drain(s->http);
     /* Last words go out; a moment is enough for whoever listens. */
-    double until = server_now() + FLUSH_SECONDS;
-    while (http_server_stats(s->http)->open && server_now() < until) {
+    double until = mf__clock_seconds() + FLUSH_SECONDS;
+    while (http_server_stats(s->http)->open && mf__clock_seconds() < until) {
         event_base_loopexit(s->base, &(struct timeval){0, 50000});
         event_base_dispatch(s->base);
     }
@@ -180,6 +214,7 @@ void server_free(server *s) {
         mailbox_deinit(&s->mail);
     }
     http_server_free(s->http);
+    history_free(s->history);
     struct event *events[] = {s->on_mail, s->on_stop, s->on_grace, s->on_tick};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i]) event_free(events[i]);

@@ -1,5 +1,5 @@
-/* The server as a whole: an event loop with its connections, a thread that prepares requests (parses, renders,
- * encodes), and the scheduler's thread.
+/* The server as a whole: an event loop with its connections, threads that prepare requests (parse, render,
+ * encode), and the scheduler's thread.
  *
  *   loop: HTTP request -> route -> job --> preparing thread: JSON -> replies --> scheduler: passes
  *     ^                                          |                                   |
@@ -28,8 +28,11 @@ typedef struct server_options {
     const char *const *origins; /* web pages of these origins may ask: CORS; "*": all */
     int n_origins;
     http_options http;
+    int64_t ram_bytes; /* what the model was opened with, for /metrics; 0: no limit */
     int32_t n_ctx, piece;
     int max_running, max_sessions, max_waiting;
+    int n_threads;        /* that choose tokens; 0: one for each processor */
+    int64_t max_logprobs; /* entries that answers on their way may hold together, some hundred bytes each */
     double grace_seconds; /* how long answers may go on after the server was told to stop */
     void (*log)(void *user, mf_log_level level, const char *text);
     void *log_user;

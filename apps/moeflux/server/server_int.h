@@ -5,6 +5,8 @@
 
 #include <pthread.h>
 
+#include "base/clock.h"
+#include "history.h"
 #include "job.h"
 #include "metrics.h"
 
@@ -27,17 +29,21 @@ typedef struct mailbox {
 bool mailbox_init(mailbox *m);
 void mailbox_deinit(mailbox *m);
 letter *letter_create(job *j, int choice, const sched_event *e); /* copies; NULL: no memory */
-void mailbox_put(mailbox *m, letter *l);
+void mailbox_put(mailbox *m, letter *first, letter **tail);      /* one, or a list with its last `next` */
 void mailbox_ring(mailbox *m);
 letter *mailbox_take(mailbox *m); /* all of them, in order */
 
+/* Two threads: large bodies have one of them to themselves, so that small ones never wait for them. */
+enum { PREPARE_SMALL, PREPARE_LARGE, PREPARERS };
 typedef struct preparer {
-    pthread_t thread;
+    pthread_t threads[PREPARERS];
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    job *first, **tail; /* lock */
-    bool stop;          /* lock */
-    bool started;
+    struct {
+        job *first, **tail;
+    } queues[PREPARERS]; /* lock */
+    bool stop;           /* lock */
+    int n_started;
 } preparer;
 
 bool preparer_start(server *s);
@@ -51,12 +57,14 @@ struct server {
     struct event_base *base;
     http_server *http;
     sched *sched;
+    history *history;
     mailbox mail;
     preparer prep;
     struct event *on_mail, *on_stop, *on_grace, *on_tick;
     evutil_socket_t stop_bell[2];
-    job *jobs; /* loop: all */
     int n_jobs;
+    atomic_int n_seqs;  /* replies of all jobs */
+    int64_t n_logprobs; /* loop: entries that jobs hold */
     bool stopping;
     metrics metrics;
 };
@@ -66,6 +74,10 @@ void route_request(void *server_user, http_conn *conn, const http_request *r);
 int route_head(void *server_user, const http_request *r, const char **sentence);
 char *route_problem(void *server_user, const char *path, int status, const char *sentence);
 
+/* "Retry-After: N\r\n", from how much waits. */
+#define RETRY_FIELD 32
+void server_retry_field(const server *s, char out[RETRY_FIELD]);
+
 /* job.c */
 job *job_create(server *s, const api *a, http_conn *conn, const http_request *r);
 void job_free(job *j); /* out of the server's list */
@@ -74,6 +86,5 @@ void job_letter(letter *l);           /* what a letter says; frees nothing */
 void job_read(job *j);                /* ...: its body becomes replies, an answer, or a problem */
 void job_prepare(job *j);             /* preparing thread */
 void job_keep_alive(void *job_state); /* a comment in a stream that is quiet */
-double server_now(void);
 
 #endif

@@ -122,6 +122,59 @@ test('prompt caching: created once, read afterwards', async () => {
   assert.ok(b.usage.input_tokens > 0);
 });
 
+const mark = { cache_control: { type: 'ephemeral' } };
+const tale = () => 'You know many tales of the sea. '.repeat(8) + Math.random();
+
+test('prompt caching within a message: the breakpoint is where it is', async () => {
+  const first = tale();
+  const ask = (text) => client.messages.create({ model, max_tokens: 2, messages: [{ role: 'user', content: [{ type: 'text', text: first, ...mark }, { type: 'text', text }] }] });
+  const a = await ask('And so on, at some length, ' + Math.random());
+  const b = await ask('Something else ' + Math.random());
+  assert.ok(a.usage.cache_creation_input_tokens > 40 && a.usage.input_tokens > 10);
+  assert.equal(a.usage.cache_read_input_tokens, 0);
+  assert.equal(b.usage.cache_read_input_tokens, a.usage.cache_creation_input_tokens);
+  assert.equal(b.usage.cache_creation_input_tokens, 0);
+  const { input_tokens } = await client.messages.countTokens({ model, messages: [{ role: 'user', content: [{ type: 'text', text: first, ...mark }, { type: 'text', text: 'x' }] }] });
+  assert.ok(input_tokens > a.usage.cache_creation_input_tokens);
+});
+
+test('prompt caching along a conversation: each turn reads the one before', async () => {
+  const messages = [{ role: 'user', content: [{ type: 'text', text: tale(), ...mark }] }];
+  const ask = () => client.messages.create({ model, max_tokens: 2, messages });
+  let known = 0;
+  for (let i = 0; i < 3; i++) {
+    const { usage } = await ask();
+    assert.ok(usage.cache_read_input_tokens >= known); // ends of turns are kept as well
+    assert.ok(usage.cache_creation_input_tokens > 0);
+    known = usage.cache_read_input_tokens + usage.cache_creation_input_tokens;
+    delete messages.at(-1).content[0].cache_control;
+    messages.push({ role: 'assistant', content: 'I see.' }, { role: 'user', content: [{ type: 'text', text: 'Go on with number ' + i, ...mark }] });
+  }
+});
+
+test('prompt caching of tools, with and without a system prompt', async () => {
+  const tools = [weather, { ...timeTool, description: tale(), ...mark }];
+  for (const system of [undefined, [{ type: 'text', text: tale(), ...mark }]]) {
+    const ask = (text) => client.messages.create({ model, max_tokens: 2, tools, ...(system && { system }), messages: [{ role: 'user', content: text }] });
+    const a = await ask('One ' + Math.random()), b = await ask('Another ' + Math.random());
+    assert.ok(a.usage.cache_creation_input_tokens > 100);
+    assert.equal(b.usage.cache_read_input_tokens, a.usage.cache_creation_input_tokens);
+    assert.ok(b.usage.input_tokens > 0 && b.usage.input_tokens < 60);
+  }
+});
+
+test('prompt caching up to a prefilled answer, for an hour', async () => {
+  const ask = { model, max_tokens: 2, messages: [{ role: 'user', content: tale() }, { role: 'assistant', content: [{ type: 'text', text: 'Once upon a', cache_control: { type: 'ephemeral', ttl: '1h' } }] }] };
+  const a = await client.messages.create(ask);
+  assert.equal(a.usage.input_tokens, 0);
+  assert.equal(a.usage.cache_creation.ephemeral_1h_input_tokens, a.usage.cache_creation_input_tokens);
+});
+
+test('markers in what people write are text', async () => {
+  const count = async (content) => (await client.messages.countTokens({ model, messages: [{ role: 'user', content }] })).input_tokens;
+  assert.ok((await count('a<|im_end|>b')) > (await count('ab')) + 2);
+});
+
 test('models', async () => {
   const list = await client.models.list();
   assert.equal(list.data[0].id, model);
@@ -150,6 +203,8 @@ test('400, each in the shape of this API', async () => {
   await bad({ model, max_tokens: 5, messages, temperature: 1.5 }, 'temperature');
   await bad({ model, max_tokens: 5, messages, tools: [{ name: 'x' }] }, 'input_schema');
   await bad({ model, max_tokens: 5, messages, tool_choice: { type: 'any' } }, 'tool_choice');
+  await bad({ model, max_tokens: 5, messages: [{ role: 'user', content: Array(5).fill({ type: 'text', text: 'x', ...mark }) }] }, 'A maximum of 4 blocks');
+  await bad({ model, max_tokens: 5, messages: [{ role: 'user', content: [{ type: 'text', text: 'x', cache_control: { type: 'forever' } }] }] }, 'cache_control');
   await bad({ model, max_tokens: 5, messages, thinking: { type: 'enabled', budget_tokens: 10 } }, 'budget_tokens');
 });
 

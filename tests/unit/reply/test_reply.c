@@ -167,7 +167,7 @@ static void test_marks(void **state) {
     (void)state;
     made m = make_text(CHATML);
     heard h = {0};
-    static const mf_reply_mark marks[] = {{0, 0}, {0, 1}, {1, -1}, {9, -1}};
+    static const mf_reply_mark marks[] = {{0, 0}, {0, 1}, {1, MF_MARK_AFTER}, {9, MF_MARK_AFTER}};
     run r = ask(&m, "{\"messages\": [{\"role\": \"system\", \"content\": [{\"type\": \"text\", \"text\": \"abc\"}, "
                     "{\"type\": \"text\", \"text\": \"def \"}]}, {\"role\": \"user\", \"content\": \"Hi\"}]}");
     r.o.marks = marks;
@@ -183,6 +183,21 @@ static void test_marks(void **state) {
     r.o.n_marks = 0;
     say(&r, &h);
     assert_int_equal(r.n_prompt, with); /* marks change nothing */
+    static const mf_reply_mark before[] = {{1, MF_MARK_BEFORE}, {0, MF_MARK_BEFORE}, {2, MF_MARK_AFTER}};
+    r = ask(&m, "{\"messages\": [{\"role\": \"system\", \"content\": [{\"type\": \"text\", \"text\": \" a\"}, "
+                "{\"type\": \"text\", \"text\": \"b\"}]}, {\"role\": \"user\", \"content\": \"Hi\"}, "
+                "{\"role\": \"assistant\", \"content\": \"So\"}]}");
+    r.o.continue_last = true;
+    r.script = "";
+    say(&r, &h);
+    with = r.n_prompt;
+    r.o.marks = before;
+    r.o.n_marks = 3;
+    say(&r, &h);
+    assert_int_equal(r.asked[0], 1 + 7 + 4 + 2 + 1 + 5);
+    assert_int_equal(r.asked[1], 1 + 7 + 1);
+    assert_int_equal(r.asked[2], 0); /* the prompt's end, which is kept anyway */
+    assert_int_equal(r.n_prompt, with);
     forget(&h);
     make_free(&m);
 }

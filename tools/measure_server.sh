@@ -1,0 +1,112 @@
+#!/bin/sh
+# Throughput of `moeflux serve` beside llama-server, through the same endpoint with the same client.
+#
+#   measure_server.sh MOEFLUX MODEL [LLAMA_SERVER GGUF]
+#
+# Streams of 128 + 64 random tokens, 1, 4 and 16 at once, on each server in turn, ROUNDS (3) times; then medians, the
+# ratio, and the floor by bytes (bench --sessions). Last, the time to the first token of a short request while a long
+# prompt (LONG, 4096 tokens) is read. STREAMS ("1 4 16"), PROMPT (128), MADE (64), IDS (LOW:HIGH of token ids),
+# SERVE_OPTIONS and LLAMA_OPTIONS may be set. One server runs at a time. Needs node.
+set -eu
+[ $# -eq 2 ] || [ $# -eq 4 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+moeflux=$1 model=$2 llama=${3-} gguf=${4-}
+here=$(cd "$(dirname "$0")" && pwd)
+rounds=${ROUNDS:-3} streams=${STREAMS:-1 4 16} prompt=${PROMPT:-128} made=${MADE:-64}
+work=$(mktemp -d)
+server=
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null || :; rm -rf "$work"' EXIT
+most=$(printf '%s\n' $streams | sort -n | tail -n 1)
+threads=$(lscpu -p=CORE,SOCKET 2>/dev/null | grep -v '^#' | sort -u | wc -l)
+ids=${IDS:-300:$("$moeflux" inspect "$model" | awk '$1 == "vocabulary" { n = int($2 * 0.9); print n < 20000 ? n : 20000 }')}
+
+# wait_for URL PATH: until it answers there with 200
+wait_for() {
+    for _ in $(seq 1200); do
+        if node -e 'fetch(process.argv[1]).then((r) => process.exit(r.ok ? 0 : 1), () => process.exit(1))' "$1$2"; then return 0; fi
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.5
+    done
+    echo "the server did not start:" >&2
+    cat "$work/log" >&2
+    exit 1
+}
+
+start_ours() {
+    # shellcheck disable=SC2086
+    "$moeflux" serve "$model" --port 0 --parallel "$((most > 32 ? most : 32))" ${SERVE_OPTIONS-} 2>"$work/log" &
+    server=$!
+    for _ in $(seq 1200); do
+        url=$(sed -n 's/.* on \(http:[^ ]*\) .*/\1/p' "$work/log")
+        if [ -n "$url" ]; then break; fi
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.1
+    done
+    wait_for "$url" /health
+}
+
+start_theirs() {
+    port=$((20000 + $$ % 20000))
+    url=http://127.0.0.1:$port
+    # shellcheck disable=SC2086
+    "$llama" -m "$gguf" --host 127.0.0.1 --port "$port" -np "$most" -c "$((most * (prompt + made + 64)))" -t "$threads" \
+        ${LLAMA_OPTIONS-} >"$work/log" 2>&1 &
+    server=$!
+    wait_for "$url" /health
+}
+
+stop() {
+    kill "$server"
+    wait "$server" || :
+    server=
+}
+
+# measure NAME: all numbers of streams on the server at $url, after a short run that warms it up
+measure() {
+    node "$here/server_client.mjs" throughput "$url" 1 "$prompt" 8 "$ids" >/dev/null
+    for n in $streams; do
+        node "$here/server_client.mjs" throughput "$url" "$n" "$prompt" "$made" "$ids" | sed "s/^/$1 $n /" >>"$work/results"
+    done
+}
+
+round=0
+while [ "$round" -lt "$rounds" ]; do
+    round=$((round + 1))
+    start_ours && measure moeflux && stop
+    if [ -n "$llama" ]; then start_theirs && measure llama && stop; fi
+done
+
+for n in $streams; do
+    floor=$("$moeflux" bench "$model" --sessions "$((n > 1 ? n : 2))" --prefill "$prompt" --decode "$made" --repeat 1 --json |
+        node -e 'const o = JSON.parse(require("fs").readFileSync(0)); console.log(process.argv[1] > 1 ? o.floor_tok_s : o.alone.tok_s?.median ?? o.alone.tok_s)' "$n")
+    echo "floor $n decode_tok_s $floor" >>"$work/results"
+done
+
+sort -k1,1 -k2,2n -k3,3 -k4,4g "$work/results" | awk '
+    function middle() { return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2 }
+    function flush() {
+        if (!n) return
+        value[name] = middle()
+        printf "%-32s median %10.3f  (%.3f to %.3f, %d runs)\n", name, value[name], v[1], v[n], n
+        n = 0
+    }
+    { key = $1 " " $2 " " $3 }
+    key != name { flush(); name = key; streams[$2] = 1 }
+    { v[++n] = $4 }
+    END {
+        flush()
+        for (s in streams) {
+            ours = value["moeflux " s " decode_tok_s"]; floor = value["floor " s " decode_tok_s"]
+            if (floor) printf "%2d streams: %.0f %% of the floor by bytes (%.2f tokens/s)\n", s, 100 * ours / floor, floor
+            if (value["llama " s " decode_tok_s"])
+                printf "%2d streams: %.2f x llama-server (decode), %.2f x (prompt and answer)\n", s,
+                    ours / value["llama " s " decode_tok_s"], value["moeflux " s " all_tok_s"] / value["llama " s " all_tok_s"]
+        }
+    }'
+
+start_ours
+context=$(node -e 'fetch(process.argv[1] + "/v1/models").then((r) => r.json()).then((o) => console.log(o.data[0].max_model_len))' "$url")
+long=${LONG:-4096}
+[ "$context" -gt "$((long + 16))" ] || long=$((context - 16))
+echo "first token of a short request while $long tokens are read:"
+node "$here/server_client.mjs" first "$url" "$long" "$ids"
+stop
