@@ -14,18 +14,40 @@ static inline double mf__det_scale(double x, int k) { /* x * 2^k for |k| <= 1022
     return x * power;
 }
 
-static inline double mf__det_exp(double x) {
-    if (x < -700) return 0;
-    if (x > 700) x = 700;
-    int k = (int)(x * 1.4426950408889634 + (x < 0 ? -0.5 : 0.5));
-    /* ln 2 in two parts, the first with few enough bits that k times it is exact */
-    double r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
-    double sum = 1, term = 1;
-    for (int i = 1; i <= 14; i++) {
-        term = term * r / i;
-        sum += term;
+/* Eight at a time, in place: each goes through the same steps as it would alone, but their divisions overlap. */
+#define MF__DET_BLOCK 8
+static inline void mf__det_exp_block(double x[MF__DET_BLOCK]) {
+    double r[MF__DET_BLOCK], sum[MF__DET_BLOCK], term[MF__DET_BLOCK];
+    int k[MF__DET_BLOCK];
+    for (int j = 0; j < MF__DET_BLOCK; j++) {
+        double y = x[j] > 700 ? 700 : x[j] < -700 ? -700 : x[j];
+        k[j] = (int)(y * 1.4426950408889634 + (y < 0 ? -0.5 : 0.5));
+        /* ln 2 in two parts, the first with few enough bits that k times it is exact */
+        r[j] = (y - k[j] * 0.693147180369123816490) - k[j] * 1.90821492927058770002e-10;
+        sum[j] = term[j] = 1;
     }
-    return mf__det_scale(sum, k);
+    for (int i = 1; i <= 14; i++)
+        for (int j = 0; j < MF__DET_BLOCK; j++) {
+            term[j] = term[j] * r[j] / i;
+            sum[j] += term[j];
+        }
+    for (int j = 0; j < MF__DET_BLOCK; j++) x[j] = x[j] < -700 ? 0 : mf__det_scale(sum[j], k[j]);
+}
+
+/* x[0..n), in place. */
+static inline void mf__det_exp_all(double *x, int n) {
+    for (int at = 0; at < n; at += MF__DET_BLOCK) {
+        double block[MF__DET_BLOCK] = {0};
+        int m = n - at < MF__DET_BLOCK ? n - at : MF__DET_BLOCK;
+        memcpy(block, x + at, (size_t)m * sizeof *x);
+        mf__det_exp_block(block);
+        memcpy(x + at, block, (size_t)m * sizeof *x);
+    }
+}
+
+static inline double mf__det_exp(double x) {
+    mf__det_exp_all(&x, 1);
+    return x;
 }
 
 static inline double mf__det_log(double x) { /* x positive and normal */

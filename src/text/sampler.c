@@ -218,6 +218,27 @@ static size_t take_best(candidate *c, size_t n, size_t limit, double mass) {
     return n - left;
 }
 
+/* As sift_down, with the worst on top. */
+static void sift_worst(candidate *c, size_t n, size_t i) {
+    candidate moved = c[i];
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && better(&c[child], &c[child + 1])) child++;
+        if (!better(&moved, &c[child])) break;
+        c[i] = c[child];
+    }
+    c[i] = moved;
+}
+
+/* Brings the k best of n to the front: nearly all others are only compared with the worst of them. */
+static void select_best(candidate *c, size_t n, size_t k) {
+    for (size_t i = k / 2; i-- > 0;) sift_worst(c, k, i);
+    for (size_t i = k; i < n; i++) {
+        if (!better(&c[i], &c[0])) continue;
+        c[0] = c[i];
+        sift_worst(c, k, 0);
+    }
+}
+
 static double total_weight(const candidate *c, size_t n) {
     double sum = 0;
     for (size_t i = n; i-- > 0;) /* the smallest first when they are ordered */
@@ -257,6 +278,17 @@ static double log_weight(const mf_sampler *s, float logit, float top) {
     return ((double)logit - (double)top) / (double)s->opt.temperature;
 }
 
+/* From the logarithms that are there. */
+static void weigh(candidate *c, size_t n) {
+    double x[512];
+    for (size_t at = 0; at < n; at += MF__COUNT(x)) {
+        size_t m = n - at < MF__COUNT(x) ? n - at : MF__COUNT(x);
+        for (size_t i = 0; i < m; i++) x[i] = c[at + i].weight;
+        mf__det_exp_all(x, (int)m);
+        for (size_t i = 0; i < m; i++) c[at + i].weight = x[i];
+    }
+}
+
 /* Typical sampling: keeps the tokens whose surprise is nearest to the expected one, until their mass reaches
  * typical_p. Weights are distances while sorting and are put back afterwards. */
 static size_t keep_typical(const mf_sampler *s, candidate *c, size_t n, float top) {
@@ -265,8 +297,9 @@ static size_t keep_typical(const mf_sampler *s, candidate *c, size_t n, float to
     for (size_t i = 0; i < n; i++) c[i].weight = fabs(log_total - log_weight(s, c[i].logit, top) - entropy);
     sort_by_weight(c, n);
     size_t kept = 0;
+    for (size_t i = 0; i < n; i++) c[i].weight = log_weight(s, c[i].logit, top);
+    weigh(c, n);
     for (size_t i = 0; i < n; i++) {
-        c[i].weight = mf__det_exp(log_weight(s, c[i].logit, top));
         if (i == kept && (i == 0 || sum < (double)s->opt.typical_p * total)) {
             sum += c[i].weight;
             kept++;
@@ -283,22 +316,47 @@ static size_t gather(mf_sampler *s, const float *logits, const uint32_t *mask, f
         if (!allowed(mask, id) || isnan(logits[id]) || logits[id] == -INFINITY) continue;
         double x = log_weight(s, logits[id], top);
         if (x < NEGLIGIBLE) continue;
-        c[n++] = (candidate){s->opt.top_k ? 0 : mf__det_exp(x), logits[id], id};
+        c[n++] = (candidate){x, logits[id], id};
     }
     if (s->opt.top_k && (size_t)s->opt.top_k < n) {
-        size_t k = take_best(c, n, (size_t)s->opt.top_k, INFINITY);
-        memmove(c, c + (n - k), k * sizeof *c);
-        n = k;
+        select_best(c, n, (size_t)s->opt.top_k);
+        n = take_best(c, (size_t)s->opt.top_k, (size_t)s->opt.top_k, INFINITY); /* in order */
     }
-    for (size_t i = 0; s->opt.top_k && i < n; i++) c[i].weight = mf__det_exp(log_weight(s, c[i].logit, top));
+    weigh(c, n);
     return n;
+}
+
+/* Brings candidates to the front that are better than all others and weigh more than `mass` together; returns how many.
+ * They are told apart by classes of their logits, so that only these few need to be put in order. */
+#define CLASSES 128
+static size_t heaviest(const mf_sampler *s, candidate *c, size_t n, float top, double mass) {
+    double weights[CLASSES] = {0}, sum = 0;
+    float scale = 2 / s->opt.temperature;
+    int last = 0;
+    for (size_t i = 0; i < n; i++) {
+        float class = (top - c[i].logit) * scale;
+        weights[class < CLASSES - 1 ? (int)class : CLASSES - 1] += c[i].weight;
+    }
+    while (last < CLASSES - 1 && (sum += weights[last]) <= mass * 1.000001) last++;
+    if (last == CLASSES - 1) return n;
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++) {
+        float class = (top - c[i].logit) * scale;
+        if (!(class < (float)(last + 1))) continue;
+        candidate kept = c[i];
+        c[i] = c[k];
+        c[k++] = kept;
+    }
+    return k;
 }
 
 static int32_t draw(mf_sampler *s, const float *logits, const uint32_t *mask, float top) {
     size_t n = gather(s, logits, mask, top);
     candidate *c = s->cands;
     if (s->opt.top_p < 1) {
-        size_t k = take_best(c, n, n, (double)s->opt.top_p * total_weight(c, n));
+        double mass = (double)s->opt.top_p * total_weight(c, n);
+        n = heaviest(s, c, n, top, mass);
+        size_t k = take_best(c, n, n, mass);
         c += n - k;
         n = k;
     }
@@ -347,8 +405,15 @@ float mf_logprobs(const float *logits, int32_t n_vocab, int32_t chosen, mf_logpr
     int32_t best = best_token(logits, n_vocab, NULL);
     if (best < 0) return -INFINITY;
     double sum = 0, max = logits[best] == INFINITY ? 0 : (double)logits[best];
-    for (int32_t id = 0; id < n_vocab; id++)
-        if (logits[id] > -INFINITY && logits[id] < INFINITY) sum += mf__det_exp((double)logits[id] - max);
+    double x[512];
+    int n_x = 0;
+    for (int32_t id = 0; id <= n_vocab; id++) {
+        if (id < n_vocab && logits[id] > -INFINITY && logits[id] < INFINITY) x[n_x++] = (double)logits[id] - max;
+        if (n_x < (int)MF__COUNT(x) && id < n_vocab) continue;
+        mf__det_exp_all(x, n_x);
+        for (int i = 0; i < n_x; i++) sum += x[i];
+        n_x = 0;
+    }
     double log_sum = sum > 0 ? mf__det_log(sum) : 0;
     /* Insertion into a short sorted list: n_top is small. */
     for (int32_t id = 0; limit && id < n_vocab; id++) {
