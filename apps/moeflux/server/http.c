@@ -2,6 +2,7 @@
 #include "http.h"
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -379,6 +380,8 @@ void http__conn_open(http_server *s, evutil_socket_t fd, const struct sockaddr *
         s->stats.refused++;
         return;
     }
+    int on = 1; /* a token must not wait for the acknowledgement of the one before; no TCP, no harm */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     c->server = s;
     c->bev = bev;
     c->deadline = deadline;
