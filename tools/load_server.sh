@@ -56,7 +56,7 @@ run_attack() {
 }
 
 run_same() {
-    start --parallel 64 --sessions 128 --prompt-cache 0 --piece 32
+    start --parallel 64 --sessions 128 --prompt-cache 1K --piece 32
     client same "$url" 64
     stop
 }
