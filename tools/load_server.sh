@@ -19,6 +19,7 @@ ulimit -n "$(ulimit -H -n)" 2>/dev/null || :
 client() { node "$here/server_client.mjs" "$@"; }
 
 start() { # options...
+    : >"$work/log" # what the one before said is not of this one
     # shellcheck disable=SC2086
     "$moeflux" serve "$model" --port 0 ${SERVE_OPTIONS-} "$@" 2>"$work/log" &
     server=$!
@@ -67,7 +68,7 @@ run_kill() {
     client prefix "$url" >"$work/first"
     while [ "$i" -lt "$kills" ]; do
         i=$((i + 1))
-        client streams "$url" 8 2 >/dev/null 2>&1 &
+        client streams "$url" 8 1 >/dev/null 2>&1 &
         load=$!
         sleep "0.$((i * 37 % 90 + 10))"
         kill -9 "$server"

@@ -32,6 +32,7 @@ wait_for() {
 }
 
 start_ours() {
+    : >"$work/log" # what the one before said is not of this one
     # shellcheck disable=SC2086
     "$moeflux" serve "$model" --port 0 --parallel "$((most > 32 ? most : 32))" ${SERVE_OPTIONS-} 2>"$work/log" &
     server=$!
