@@ -36,7 +36,7 @@ static const hint OPTIONS[] = {
     {"repeat-last-n", "here it is --penalty-window N"},
     {"typical-p", "here it is --typical P"},
     {"system-prompt sys", "here it is --system TEXT"},
-    {"file prompt-file", "a prompt in a file is read from standard input: moeflux run MODEL < FILE"},
+    {"file prompt-file f", "a prompt in a file is read from standard input: moeflux run MODEL < FILE"},
     {"batch-size ubatch-size prefill-chunk-size", "here it is --chunk N"},
     {"cache-type-k cache-type-v kv-cache-dtype kv-cache-type", "here it is --kv TYPE, for keys and values together"},
     {"grammar-file", "here it is --grammar FILE"},

@@ -249,6 +249,11 @@ static opt_result short_option(const opt_spec *spec, int argc, char **argv, int 
     }
     for (int k = 0; k < spec->n_defs && !d; k++)
         if (spec->defs[k].letter && spec->defs[k].letter == text[1]) d = &spec->defs[k];
+    const char *hint = !d || text[2] ? hint_option(text + 1) : NULL; /* -ngl of others is no -n */
+    if (hint) {
+        app_say("unknown option %s; %s", text, hint);
+        return bad_usage(spec);
+    }
     if (!d || (d->kind == OPT_FLAG && text[2])) {
         app_say("unknown option %s (most options have two dashes; -- ends them)", text);
         return bad_usage(spec);

@@ -40,6 +40,8 @@ for words in "max-tokens:--tokens N" "n-predict:-n N" "ctx-size:--ctx N" "num_ct
     "n-gpu-layers:--backend" "top_kk:did you mean --top-k?" "mlock:nothing to do"; do
     wrong "--${words%%:*}" "${words#*:}" "$moeflux" run "--${words%%:*}" 1
 done
+wrong "-ngl" "unknown option -ngl; no layers are counted" "$moeflux" run -ngl 99
+wrong "-f" "standard input" "$moeflux" run -f prompt.txt
 name="short options" && run_it 0 "$moeflux" run -m "$stories" -p "Hi" -n 3 -c 100 -t 1 --temperature 0 && has err "generated 3 " && ok
 name="short options without a space" && run_it 0 "$moeflux" run -n2 -t1 --temperature 0 && has err "generated 2 " && ok
 wrong "a letter without a value" "-n needs a value" "$moeflux" run -n
