@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "quant/affine.h"
+#include "quant/fit.h"
 #include "quant/gguf_types.h"
 #include "quant/half.h"
 
@@ -107,7 +108,8 @@ static void encode_row(region *r, int64_t row, float *x, float *y) {
     if (!e->allow_nonfinite && !all_finite(x, e->dst.n_cols)) note_bad(r, row);
     bool affine = e->dst.type == MF_TYPE_AFFINE, done = repack_row(e, row, y, data, scales, biases);
     if (!done && affine)
-        mf__affine_encode_row(x, e->dst.n_cols, e->dst.bits, e->dst.group, e->dst.scale_type, data, scales, biases);
+        mf__affine_fit_row(x, e->dst.n_cols, e->dst.bits, e->dst.group, e->dst.scale_type, mf__affine_fit_levels(),
+                           data, scales, biases);
     else if (!done)
         store_floats(e->dst.type, x, e->dst.n_cols, data);
     if (!affine || !e->rows) return;

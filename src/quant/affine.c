@@ -98,7 +98,7 @@ float mf__affine_scale(const void *base, mf__type type, int64_t i) {
     return type == MF_TYPE_BF16 ? mf__bf16_to_f32(h) : mf__f16_to_f32(h);
 }
 
-static void store_scale(void *base, mf__type type, int64_t i, float f) {
+void mf__affine_scale_set(void *base, mf__type type, int64_t i, float f) {
     if (type == MF_TYPE_F32) {
         memcpy((uint8_t *)base + 4 * i, &f, sizeof f);
         return;
@@ -131,7 +131,8 @@ void mf__affine_decode_row(const void *codes, const void *scales, const void *bi
 
 void mf__affine_centre(const void *scales, mf__type scale_type, int64_t n, int bits, void *biases) {
     for (int64_t i = 0; i < n; i++)
-        store_scale(biases, scale_type, i, -(float)(1 << (bits - 1)) * mf__affine_scale(scales, scale_type, i));
+        mf__affine_scale_set(biases, scale_type, i,
+                             -(float)(1 << (bits - 1)) * mf__affine_scale(scales, scale_type, i));
 }
 
 /* ---- encode ---- */
@@ -198,22 +199,31 @@ static void nearest(const float *x, int group, float scale, float bias, float ma
     }
 }
 
-void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *codes,
-                           void *scales, void *biases) {
-    uint8_t *p = codes;
-    for (int64_t g = 0; g < n_cols / group; g++) { /* apart from the codes: groups do not wait for each other */
+void mf__affine_choose_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *scales,
+                           void *biases) {
+    for (int64_t g = 0; g < n_cols / group; g++) {
         float scale, bias;
         choose_scale(x + g * group, group, bits, &scale, &bias);
-        store_scale(scales, scale_type, g, scale);
-        store_scale(biases, scale_type, g, bias);
+        mf__affine_scale_set(scales, scale_type, g, scale);
+        mf__affine_scale_set(biases, scale_type, g, bias);
     }
+}
+
+void mf__affine_nearest_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type,
+                            const void *scales, const void *biases, void *codes) {
+    uint8_t *p = codes;
     for (int64_t g = 0; g < n_cols / group; g++, p += group / 8 * bits) {
         uint8_t code[MAX_GROUP];
-        /* what a reader will multiply with: the codes are nearest to that */
         float scale = mf__affine_scale(scales, scale_type, g), bias = mf__affine_scale(biases, scale_type, g);
         nearest(x + g * group, group, scale, bias, (float)((1 << bits) - 1), code);
         WITH_WIDTH(bits, pack, code, p, group);
     }
+}
+
+void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *codes,
+                           void *scales, void *biases) {
+    mf__affine_choose_row(x, n_cols, bits, group, scale_type, scales, biases);
+    mf__affine_nearest_row(x, n_cols, bits, group, scale_type, scales, biases, codes);
 }
 
 void mf__affine_error(const float *x, const float *y, int n, float *error, float *total) {

@@ -13,12 +13,18 @@ bool mf__affine_group_ok(int group); /* 32 64 128 */
 
 /* Which encoder made a file: raised with every change of the bytes that encoding or repacking gives, so that a resumed
  * conversion never mixes two of them. The test quant_affine holds a hash of those bytes. */
-#define MF__ENCODER_VERSION 1
+#define MF__ENCODER_VERSION 2
 
 /* Encodes one row of n_cols (a multiple of group) floats. Scale and bias are chosen as MLX does, rounded to scale_type
  * (BF16, F16 or F32), and the codes are the nearest for those rounded values. */
 void mf__affine_encode_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *codes,
                            void *scales, void *biases);
+
+/* Its two halves: scales and biases of a row, and the codes that are nearest to what was stored of them. */
+void mf__affine_choose_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, void *scales,
+                           void *biases);
+void mf__affine_nearest_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type,
+                            const void *scales, const void *biases, void *codes);
 
 /* Decodes one row: (float)code * scale + bias, the product rounded before the sum. Any alignment. biases may be NULL:
  * see mf__affine_centre. What mf__tensor_row_f32 calls for AFFINE. */
@@ -33,6 +39,7 @@ void mf__affine_error(const float *x, const float *y, int n, float *error, float
 void mf__affine_centre(const void *scales, mf__type scale_type, int64_t n, int bits, void *biases);
 
 float mf__affine_scale(const void *scales, mf__type scale_type, int64_t i); /* element i; any alignment */
+void mf__affine_scale_set(void *scales, mf__type scale_type, int64_t i, float f);
 
 /* The raw codes of one row, and back. n_cols is a multiple of 8. */
 void mf__affine_codes_row(const void *codes, int64_t n_cols, int bits, uint8_t *out);

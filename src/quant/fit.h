@@ -1,0 +1,13 @@
+/* Affine codes with the least error: see affine.h for what they are. */
+#ifndef MF_QUANT_FIT_H
+#define MF_QUANT_FIT_H
+
+#include "quant/type.h"
+
+int mf__affine_fit_levels(void); /* how many instruction sets the machine has; all give the same bytes */
+
+/* Encodes one row as mf__affine_encode_row does, with scales and biases searched for. level: 1 to the number above. */
+void mf__affine_fit_row(const float *x, int64_t n_cols, int bits, int group, mf__type scale_type, int level,
+                        void *codes, void *scales, void *biases);
+
+#endif
