@@ -186,13 +186,23 @@ static mf_status say_calls(mf_answer *p, const mf__calls *calls) {
     return MF_OK;
 }
 
+/* A name that no tool can have: it is left to the block as a whole. */
+static void leave_to_block(mf__pieces *p) {
+    p->n_begun--;
+    p->n_given = SIZE_MAX; /* all of the call before */
+    p->inside = false;
+    p->blind = true;
+}
+
 static mf_status begin_piece(mf_answer *p, const mf__piece *piece, mf_error *err) {
     mf__strbuf name = {0}, id = {0};
-    if (p->pieces.n_begun > 1) MF__TRY(end_call(p));
     mf_status st = mf__span_begins(piece->name, "\"") ? mf__json_unquote(&name, piece->name, err)
                                                       : mf__strbuf_append(&name, piece->name.s, piece->name.n, err);
+    bool good = mf__calls_is_name((mf__span){name.data, name.size});
+    if (!good) leave_to_block(&p->pieces);
     if (st == MF_OK && piece->id.n) st = mf__strbuf_append(&id, piece->id.s, piece->id.n, err);
-    if (st == MF_OK) st = begin_call(p, name.data, id.data);
+    if (st == MF_OK && good && p->pieces.n_begun > 1) st = end_call(p);
+    if (st == MF_OK && good) st = begin_call(p, name.data, id.data);
     mf__strbuf_free(&name);
     mf__strbuf_free(&id);
     return st;

@@ -62,7 +62,7 @@ static mf_status is_open(reading *r) {
     return MF_OK;
 }
 
-static bool is_name(span s) {
+bool mf__calls_is_name(span s) {
     if (!s.n || s.n > MAX_NAME) return false;
     for (size_t i = 0; i < s.n; i++)
         if ((unsigned char)s.s[i] <= ' ' || strchr("<>{}\"", s.s[i])) return false;
@@ -89,7 +89,7 @@ mf_status mf__calls_add(mf__calls *calls, span name, span arguments, mf__calls_v
     bool good;
     span n = mf__span_trim(name), a = mf__span_trim(arguments);
     *verdict = MF__CALLS_NONE;
-    if (!is_name(n) || (a.n && !mf__json_is_value(a))) return MF_OK;
+    if (!mf__calls_is_name(n) || (a.n && !mf__json_is_value(a))) return MF_OK;
     MF__TRY(add_call(calls, n, &call, err));
     MF__TRY(put_arguments(call, a, &good, err));
     if (good) *verdict = MF__CALLS_READ;
@@ -190,7 +190,7 @@ static mf_status read_functions(reading *r, span s) {
     while (mf__span_begins(s, "<function=")) {
         *r->verdict = MF__CALLS_NONE;
         mf__span_skip(&s, strlen("<function="));
-        if (!mf__span_cut(&s, ">", &name) || !is_name(mf__span_trim(name))) return MF_OK;
+        if (!mf__span_cut(&s, ">", &name) || !mf__calls_is_name(mf__span_trim(name))) return MF_OK;
         MF__TRY(add_call(r->calls, mf__span_trim(name), &call, r->err));
         MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, r->err));
         for (s = mf__span_trim(s); mf__span_begins(s, "<parameter=");) {
@@ -218,7 +218,7 @@ static mf_status read_glm(reading *r, span s) {
     if (p) name.n = (size_t)(p - s.s);
     mf__span_skip(&s, name.n);
     name = mf__span_trim(name);
-    if (!is_name(name)) return is_none(r);
+    if (!mf__calls_is_name(name)) return is_none(r);
     MF__TRY(add_call(r->calls, name, &call, r->err));
     MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, r->err));
     while (mf__span_begins(s, "<arg_key>")) {
@@ -270,7 +270,7 @@ static mf_status read_invokes(reading *r, const invoke_tags *t, span s) {
     while (mf__span_begins(s, t->open)) {
         *r->verdict = MF__CALLS_NONE;
         mf__span_skip(&s, strlen(t->open));
-        if (!mf__span_cut(&s, "\"", &name) || !is_name(name) || !mf__span_cut(&s, ">", &rest)) return MF_OK;
+        if (!mf__span_cut(&s, "\"", &name) || !mf__calls_is_name(name) || !mf__span_cut(&s, ">", &rest)) return MF_OK;
         MF__TRY(add_call(r->calls, name, &call, r->err));
         MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, r->err));
         for (s = mf__span_trim(s); mf__span_begins(s, t->parameter);) {

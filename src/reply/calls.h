@@ -30,6 +30,9 @@ mf_status mf__calls_read(mf__notation notation, const json_t *tools, mf__span bl
 /* Whether a block that begins like this can still become one that is read. */
 bool mf__calls_may_be(mf__notation notation, mf__span beginning);
 
+/* Whether a tool can be called so; calls of others are not read. */
+bool mf__calls_is_name(mf__span name);
+
 /* One call whose arguments are JSON as they stand. */
 mf_status mf__calls_add(mf__calls *calls, mf__span name, mf__span arguments, mf__calls_verdict *verdict, mf_error *err);
 

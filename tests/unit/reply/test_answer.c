@@ -375,6 +375,12 @@ static void test_pieces(void **state) {
         assert_int_equal(pieces.n_pieces, all[i].n_pieces);
         mf__strbuf_free(&pieces.text);
     }
+    /* A name that none can have is left to the whole block, which is no call. */
+    static const char unnamed[] = "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>";
+    record none = {0};
+    run(&WITH(MF__NOTATION_TAGS), unnamed, 1, true, &none);
+    assert_string_equal(none.text.data, "T[<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>]");
+    mf__strbuf_free(&none.text);
     /* One that is left in the middle has no end, and is not said again as text. */
     record cut = {0};
     run(&WITH(MF__NOTATION_TAGS), "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", 1, true, &cut);
