@@ -111,7 +111,7 @@ const resident = (pid) => +/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/stat
 
 const streams = async (n, seconds, pid) => {
   const until = now() + +seconds, memory = [];
-  let answers = 0, tokens = 0, errors = 0;
+  let answers = 0, tokens = 0, errors = 0; // tokens: events
   const chat = async (i) => {
     for (let k = 0; now() < until; k++) {
       try {
@@ -161,11 +161,9 @@ const attack = async (idle, dripping) => {
   await sleep(1);
   say('with_idle', median(await ordinary(20)) / quiet);
   let stop = false;
-  // One that was cut dials again.
   const drips = Array.from({ length: +dripping }, () => ({ s: dial(), at: 0 }));
   const drip = setInterval(() => {
     for (const d of drips) {
-      if (d.s.destroyed || d.s.readyState === 'closed') d.s = dial(), d.at = 0;
       if (d.s.writable) d.s.write(d.at < head.length ? head[d.at++] : 'x');
     }
   }, 100);
