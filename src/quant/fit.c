@@ -139,7 +139,7 @@ __attribute__((target("avx2"))) static void fit_avx2(const float *x, int64_t n, 
     fit_groups(x, n, bits, group, type, scales, biases);
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))) static void
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static void
 fit_avx512(const float *x, int64_t n, int bits, int group, mf__type type, void *scales, void *biases) {
     fit_groups(x, n, bits, group, type, scales, biases);
 }
