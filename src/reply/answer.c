@@ -196,8 +196,8 @@ static void leave_to_block(mf__pieces *p) {
 
 static mf_status begin_piece(mf_answer *p, const mf__piece *piece, mf_error *err) {
     mf__strbuf name = {0}, id = {0};
-    mf_status st = mf__span_begins(piece->name, "\"") ? mf__json_unquote(&name, piece->name, err)
-                                                      : mf__strbuf_append(&name, piece->name.s, piece->name.n, err);
+    mf_status st = piece->quoted ? mf__json_unquote(&name, piece->name, err)
+                                 : mf__strbuf_append(&name, piece->name.s, piece->name.n, err);
     bool good = mf__calls_is_name((mf__span){name.data, name.size});
     if (!good) leave_to_block(&p->pieces);
     if (st == MF_OK && piece->id.n) st = mf__strbuf_append(&id, piece->id.s, piece->id.n, err);

@@ -46,6 +46,7 @@ static head json_head(span *s, mf__piece *out) {
     if (v != MF__JSON_WHOLE) return v == MF__JSON_CUT ? HEAD_CUT : HEAD_NONE;
     if (s->s[0] != '"') return HEAD_NONE;
     out->name = (span){s->s, n};
+    out->quoted = true;
     mf__span_skip(s, n);
     TAKE(s, ",");
     TAKE(s, "\"arguments\"");

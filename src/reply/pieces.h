@@ -24,8 +24,9 @@ typedef enum mf__pieces_event {
 } mf__pieces_event;
 
 typedef struct mf__piece {
-    mf__span name; /* as a JSON string where it begins with a quote */
-    mf__span id;   /* empty: none */
+    mf__span name;
+    bool quoted; /* the name is a JSON string */
+    mf__span id; /* empty: none */
     mf__span text;
 } mf__piece;
 

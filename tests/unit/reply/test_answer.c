@@ -381,6 +381,12 @@ static void test_pieces(void **state) {
     run(&WITH(MF__NOTATION_TAGS), unnamed, 1, true, &none);
     assert_string_equal(none.text.data, "T[<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>]");
     mf__strbuf_free(&none.text);
+    static const char quote[] = "<|tool_calls_section_begin|><|tool_call_begin|>functions.\":0"
+                                "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>";
+    record mark = {0};
+    run(&WITH(MF__NOTATION_KIMI), quote, 1, true, &mark);
+    assert_int_equal(mark.text.data[0], 'T');
+    mf__strbuf_free(&mark.text);
     /* One that is left in the middle has no end, and is not said again as text. */
     record cut = {0};
     run(&WITH(MF__NOTATION_TAGS), "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", 1, true, &cut);
