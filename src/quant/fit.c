@@ -5,9 +5,11 @@
  * (least squares); these give codes again. What has the smallest error, as stored, is taken: never a larger one than by
  * MLX's rule.
  *
- * Sums run in LANES that do not meet before the end, so that compilers vectorise them for whatever the machine has, and
- * all machines have the same result. */
+ * Sums run in LANES that do not meet before the end, which compilers put into whatever vectors the machine has: all
+ * machines have the same result. */
 #include "quant/fit.h"
+
+#include <string.h>
 
 #include "quant/affine.h"
 #include "quant/half.h"
@@ -31,48 +33,64 @@ typedef struct sums {
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE float sum_lanes(const float v[LANES]) {
+/* Vectors never go through calls by value: their width may be more than the machine has. */
+typedef float lanes __attribute__((vector_size(4 * LANES)));
+typedef int32_t masks __attribute__((vector_size(4 * LANES)));
+
+INLINE float sum_lanes(const lanes *v) {
     float half[8], quarter[4];
-    for (int i = 0; i < 8; i++) half[i] = v[i] + v[i + 8];
+    for (int i = 0; i < 8; i++) half[i] = (*v)[i] + (*v)[i + 8];
     for (int i = 0; i < 4; i++) quarter[i] = half[i] + half[i + 4];
     return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
 }
 
+/* *v where the mask has ones, *other elsewhere. */
+INLINE void keep_where(const masks *m, lanes *v, const lanes *other) {
+    *v = (lanes)((*m & (masks)*v) | (~*m & (masks)*other));
+}
+
 /* Codes are rounded by adding 2^23, after they are within their bounds. */
 INLINE sums sums_of(const float *x, int group, float scale, float bias, float max_code) {
-    float code[LANES] = {0}, square[LANES] = {0}, product[LANES] = {0}, error[LANES] = {0}, inverse = 1.0f / scale;
-    for (int i = 0; i < group; i += LANES)
-        for (int k = 0; k < LANES; k++) {
-            float v = x[i + k], q = (v - bias) * inverse;
-            q = q > 0 ? q : 0;
-            q = q < max_code ? q : max_code;
-            q = (q + 0x1p23f) - 0x1p23f;
-            float d = v - (q * scale + bias);
-            code[k] += q;
-            square[k] += q * q;
-            product[k] += q * v;
-            error[k] += d * d;
-        }
-    return (sums){sum_lanes(code), sum_lanes(square), sum_lanes(product), sum_lanes(error)};
+    lanes code = {0}, square = {0}, product = {0}, error = {0}, zero = {0}, most = zero + max_code;
+    float inverse = 1.0f / scale;
+    for (int i = 0; i < group; i += LANES) {
+        lanes v, q;
+        memcpy(&v, x + i, sizeof v);
+        q = (v - bias) * inverse;
+        masks above = q > zero;
+        keep_where(&above, &q, &zero);
+        masks below = q < most;
+        keep_where(&below, &q, &most);
+        q = (q + 0x1p23f) - 0x1p23f;
+        lanes d = v - (q * scale + bias);
+        code += q;
+        square += q * q;
+        product += q * v;
+        error += d * d;
+    }
+    return (sums){sum_lanes(&code), sum_lanes(&square), sum_lanes(&product), sum_lanes(&error)};
 }
 
 /* The smallest and the largest value, and the sum. A NaN is passed over. */
 INLINE void look_at(const float *x, int group, float *lo, float *hi, float *total) {
-    float a[LANES], b[LANES], s[LANES] = {0};
-    for (int k = 0; k < LANES; k++) a[k] = b[k] = x[k];
-    for (int i = 0; i < group; i += LANES)
-        for (int k = 0; k < LANES; k++) {
-            a[k] = x[i + k] < a[k] ? x[i + k] : a[k];
-            b[k] = x[i + k] > b[k] ? x[i + k] : b[k];
-            s[k] += x[i + k];
-        }
-    for (int k = 1; k < LANES; k++) {
-        a[0] = a[k] < a[0] ? a[k] : a[0];
-        b[0] = b[k] > b[0] ? b[k] : b[0];
+    lanes a, b, s = {0};
+    memcpy(&a, x, sizeof a);
+    b = a;
+    for (int i = 0; i < group; i += LANES) {
+        lanes v;
+        memcpy(&v, x + i, sizeof v);
+        masks under = ~(v < a), over = ~(v > b); /* all ones where it stays */
+        keep_where(&under, &a, &v);
+        keep_where(&over, &b, &v);
+        s += v;
     }
     *lo = a[0];
     *hi = b[0];
-    *total = sum_lanes(s);
+    for (int k = 1; k < LANES; k++) {
+        *lo = a[k] < *lo ? a[k] : *lo;
+        *hi = b[k] > *hi ? b[k] : *hi;
+    }
+    *total = sum_lanes(&s);
 }
 
 INLINE float as_stored(float f, mf__type type) {
