@@ -63,9 +63,10 @@ void expect_matmul(const op_rig *rig, op_result *want) {
     for (int64_t t = 0; t < rig->n_rows; t++)
         for (int64_t r = 0; r < rows; r++) y[t * rows + r] = rig->op->w[1] >= 0 ? op_w(rig, 1, r) : 0;
     for (int64_t c = cols - 1; c >= 0; c--)
-        for (int64_t t = 0; t < rig->n_rows; t++)
-            for (int64_t r = 0; r < rows; r++)
-                y[t * rows + r] += op_w(rig, 0, r * cols + c) * op_in(rig, 0, t * cols + c);
+        for (int64_t t = 0; t < rig->n_rows; t++) {
+            double x = op_in(rig, 0, t * cols + c);
+            for (int64_t r = 0; r < rows; r++) y[t * rows + r] += op_w(rig, 0, r * cols + c) * x;
+        }
 }
 
 void expect_add(const op_rig *rig, op_result *want) {
