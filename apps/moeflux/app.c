@@ -53,6 +53,7 @@ static const struct {
               {"n_threads", "--threads", ""},
               {"penalty_window", "--penalty-window", ""},
               {"ram_bytes", "--ram", ""},
+              {"vram_bytes", "--vram", ""},
               {"yarn", "--yarn", ""}};
 
 int app_fail(const mf_error *err) {

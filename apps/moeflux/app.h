@@ -67,7 +67,7 @@ typedef struct app_model_options {
     int64_t n_ctx, n_chunk, io_threads;
     double yarn; /* 0: not */
     int64_t experts_per_token;
-    int64_t ram;
+    int64_t ram, vram;
     int io, direct, prefetch, policy;
     opt_list experts_dirs;
     int64_t prompt_cache_ram, prompt_cache_disk;

@@ -1,5 +1,5 @@
 /* moeflux inspect: what a checkpoint or a model directory holds, what running it needs, and what stands in the way.
- * Also what the machine has (inspect_cpu.c). */
+ * Also what the machine has (inspect_cpu.c, inspect_cuda.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "convert/outlook.h"
 #include "convert/survey.h"
 #include "inspect_cpu.h"
+#include "inspect_cuda.h"
 #include "models.h"
 #include "options.h"
 #include "verdict.h"
@@ -246,7 +247,12 @@ static mf_status print_graphs(const mf__survey *m, mf_error *err) {
     return print_graph("", m->bp.tail, err);
 }
 
-static int inspect_model(const char *dir, bool graphs) {
+typedef struct inspect_options {
+    bool graphs, cpu, cuda;
+    int64_t vram;
+} inspect_options;
+
+static int inspect_model(const char *dir, const inspect_options *opt) {
     mf__survey s;
     mf_error err;
     mf_status st = mf__survey_make(dir, &s, &err);
@@ -255,7 +261,8 @@ static int inspect_model(const char *dir, bool graphs) {
         print_config(&s);
         print_sizes(&s);
         if (s.is_native && !s.n_problems) st = print_memory(dir, &s, &err);
-        if (st == MF_OK && graphs) st = print_graphs(&s, &err);
+        if (s.is_native && !s.n_problems && st == MF_OK && opt->cuda) st = inspect_cuda_split(dir, &s, opt->vram, &err);
+        if (st == MF_OK && opt->graphs) st = print_graphs(&s, &err);
         if (st == MF_OK && !s.n_problems) st = print_verdict(dir, &s, &err);
     }
     int code = st == MF_OK ? print_problems(&s) : app_fail(&err);
@@ -264,17 +271,26 @@ static int inspect_model(const char *dir, bool graphs) {
 }
 
 int cmd_inspect(int argc, char **argv) {
-    bool graphs = false, cpu = false;
+    inspect_options opt = {0};
     model_find find = {.lookup = true};
     opt_def defs[] = {
         {.name = "graph",
          .kind = OPT_FLAG,
-         .value = &graphs,
+         .value = &opt.graphs,
          .help = "also list the operations of every kind of layer"},
         {.name = "cpu",
          .kind = OPT_FLAG,
-         .value = &cpu,
+         .value = &opt.cpu,
          .help = "what this machine's processor and memory are, and which kernels it gets"},
+        {.name = "cuda",
+         .kind = OPT_FLAG,
+         .value = &opt.cuda,
+         .help = "which GPU can be used, or why none can; with DIR, how much of the model goes where"},
+        {.name = "vram",
+         .kind = OPT_SIZE,
+         .value = &opt.vram,
+         .arg = "SIZE",
+         .help = "with --cuda: as if so much of its memory were to be used (default: what is free)"},
         OPT_FIND_ROWS(find),
     };
     opt_spec spec = {
@@ -282,28 +298,33 @@ int cmd_inspect(int argc, char **argv) {
         .about = "Says what MODEL, a name, a model directory or a checkpoint, is made of, how large its parts are, how "
                  "much memory it\n"
                  "wants, and what about it is wrong or not supported. Exit code 1 when anything is. DIR may be left\n"
-                 "out with --cpu.",
+                 "out with --cpu and --cuda.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
         .min_words = 0,
         .max_words = 1,
         .examples = "  moeflux inspect models/stories-moe\n  moeflux inspect models/stories-moe --graph\n"
-                    "  moeflux inspect --cpu\n",
+                    "  moeflux inspect --cpu\n  moeflux inspect models/stories-moe --cuda --vram 4G\n",
     };
     const char *words[OPT_MAX_WORDS] = {NULL};
     mf_error err;
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
-    if (!words[0] && !cpu) {
-        app_say("inspect what? 1 argument is missing: MODEL, or --cpu. Help: moeflux inspect --help");
+    if (!words[0] && !opt.cpu && !opt.cuda) {
+        app_say("inspect what? 1 argument is missing: MODEL, or --cpu, or --cuda. Help: moeflux inspect --help");
         return APP_USAGE;
     }
-    if (cpu && inspect_cpu(&err) != MF_OK) return app_fail(&err);
+    if (opt.vram && (!opt.cuda || !words[0])) {
+        app_say("--vram says how much of a GPU's memory to reckon with: it goes with --cuda and a model");
+        return APP_USAGE;
+    }
+    if (opt.cpu && inspect_cpu(&err) != MF_OK) return app_fail(&err);
+    if (opt.cuda) inspect_cuda();
     if (!words[0]) return APP_OK;
-    if (cpu) printf("\n");
+    if (opt.cpu || opt.cuda) printf("\n");
     char *dir;
     if (models_find(&find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
-    int code = inspect_model(dir, graphs);
+    int code = inspect_model(dir, &opt);
     free(dir);
     return code;
 }

@@ -23,7 +23,7 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .kind = OPT_STRING,
          .value = &m->backend,
          .arg = "NAME",
-         .help = "auto (default), cpu, ref"},
+         .help = "auto (default), cuda, cpu, ref"},
         {.name = "exact", .kind = OPT_FLAG, .value = &m->exact, .help = "f32 activations in every product (slower)"},
         {.name = "kv",
          .kind = OPT_CHOICE,
@@ -67,6 +67,11 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .value = &m->ram,
          .arg = "SIZE",
          .help = "most memory to use, as 6G or 800M (default: what is free)"},
+        {.name = "vram",
+         .kind = OPT_SIZE,
+         .value = &m->vram,
+         .arg = "SIZE",
+         .help = "most memory of a GPU to use (default: what is free); experts that do not fit stay in --ram"},
         {.name = "io",
          .kind = OPT_CHOICE,
          .value = &m->io,
@@ -193,6 +198,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mo.experts_per_token = (int)opt->experts_per_token;
     mo.yarn = opt->yarn;
     mo.ram_bytes = opt->ram;
+    mo.vram_bytes = opt->vram;
     mo.io = (mf_io)opt->io;
     mo.n_io_threads = (int)opt->io_threads;
     mo.direct = (mf_switch)opt->direct;

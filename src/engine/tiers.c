@@ -61,15 +61,18 @@ static mf_status host_budget(const mf_model *m, const mf_model_options *opt, int
 /* The same for the backend's own memory. The trunk is there already, so it is not among what was free when the backend
  * was made, less what it took. */
 static mf_status device_budget(const mf_model *m, const mf_model_options *opt, int64_t *out, mf_error *err) {
-    int64_t trunk = mf__model_trunk_bytes(m),
-            allowed = opt->vram_bytes ? opt->vram_bytes : m->be->memory_bytes / 16 * 15;
-    if (opt->vram_bytes < 0) return mf__fail(err, MF_E_INVALID, "vram_bytes is %lld", (long long)opt->vram_bytes);
-    if (allowed > m->be->memory_bytes) allowed = m->be->memory_bytes;
+    int64_t trunk = mf__model_trunk_bytes(m), there = m->be->memory_bytes,
+            allowed = opt->vram_bytes ? opt->vram_bytes : there / 16 * 15;
+    if (opt->vram_bytes > there)
+        return mf__fail(err, MF_E_NOMEM, "--vram is %lldM, and %lld MB of backend %s's memory are free",
+                        (long long)(opt->vram_bytes / MIB), (long long)(there / MIB), m->be->name);
     *out = allowed - trunk;
     if (*out >= m->layout.bytes) return MF_OK;
     return mf__fail(err, MF_E_NOMEM,
-                    "%lld bytes of memory of backend %s are too few for %s: the weights that stay resident take %lld",
-                    (long long)allowed, m->be->name, m->native.dir, (long long)trunk);
+                    "%lld MB of backend %s's memory are too few for %s: the weights that stay resident and one expert "
+                    "take %lld MB; more may be allowed with --vram, or the model run with --backend cpu",
+                    (long long)(allowed / MIB), m->be->name, m->native.dir,
+                    (long long)((trunk + m->layout.bytes + MIB - 1) / MIB));
 }
 
 /* ---- stores ----------------------------------------------------------------------------------------------------- */
@@ -135,6 +138,12 @@ static mf_status open_device(mf_model *m, const mf_model_options *opt, mf_error 
 }
 
 mf_status mf__model_open_stores(mf_model *m, const mf_model_options *opt, mf_error *err) {
+    if (opt->vram_bytes < 0) return mf__fail(err, MF_E_INVALID, "vram_bytes is %lld", (long long)opt->vram_bytes);
+    if (opt->vram_bytes && m->be->host_memory)
+        return mf__fail(err, MF_E_INVALID,
+                        "--vram is for a device with memory of its own, and backend %s has none; `moeflux inspect "
+                        "--cuda` says whether there is one",
+                        m->be->name);
     MF__TRY(open_host(m, opt, err));
     if (m->be->host_memory)
         m->store = m->host_store;

@@ -1,0 +1,12 @@
+/* What the cuda backend finds here, and how much of a model goes where with it. */
+#ifndef MOEFLUX_INSPECT_CUDA_H
+#define MOEFLUX_INSPECT_CUDA_H
+
+#include "convert/survey.h"
+
+void inspect_cuda(void); /* prints the device, or why there is none */
+/* Prints which part of the model in dir lies in the device's memory, in the host's and on the drive; vram: most of the
+ * device's memory to use, 0: what is free. Nothing where no device can be used. */
+mf_status inspect_cuda_split(const char *dir, const mf__survey *s, int64_t vram, mf_error *err);
+
+#endif
