@@ -88,7 +88,7 @@ typedef struct mf__binding {
     int32_t n_rows;
     void *const *bufs;         /* [graph.n_bufs] */
     const mf__tensor *weights; /* [graph.n_weights] */
-    const mf__segment *segs;   /* cover the rows in order */
+    const mf__segment *segs;   /* cover the rows in order; graphs without state have segments without one, or none */
     int32_t n_segs;
     const mf__bank *bank; /* for graphs with an EXPERTS op, which writes only the pairs of experts in the bank */
 } mf__binding;

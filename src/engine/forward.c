@@ -156,11 +156,8 @@ static mf_status push_rows(const mf__pass *pass, int layer, mf__layer_graph whic
                            const ranges *rows, const mf__bank *bank, mf_error *err) {
     mf_model *m = pass->model;
     for (int i = 0; g && i < rows->n; i++) {
-        mf__graph_run r = {.g = g,
-                           .weights = m->layers[layer][which],
-                           .first_row = rows->r[i].first,
-                           .n_rows = rows->r[i].n,
-                           .bank = bank};
+        mf__graph_run r = {.g = g, .weights = m->layers[layer][which], .bank = bank};
+        MF__TRY(mf__run_list_segments(pass, -1, rows->r[i].first, rows->r[i].n, &r, err));
         MF__TRY(mf__run_list_push(m, &r, err));
     }
     return MF_OK;
@@ -301,23 +298,37 @@ static mf_status deliver_logits(const mf__pass *pass, range at, mf_error *err) {
     return MF_OK;
 }
 
+/* Rows that go through the tail together: as many of one part as fit, and whole parts beside them that follow at once.
+ * How a part's rows are cut depends on the part alone. */
+static range tail_rows(const mf__pass *pass, int *part, int32_t *done) {
+    range r = {.n = 0};
+    for (; *part < pass->n; ++*part, *done = 0) {
+        const mf__pass_part *p = &pass->parts[*part];
+        int32_t left = p->n_logits - *done, first = p->row0 + p->n_rows - left;
+        if (!left) continue;
+        if (r.n && (r.first + r.n != first || r.n + left > MF_TAIL_ROWS)) break;
+        if (!r.n) r.first = first;
+        r.n += left;
+        if (r.n <= MF_TAIL_ROWS) continue;
+        r.n = MF_TAIL_ROWS;
+        *done += MF_TAIL_ROWS;
+        break;
+    }
+    return r;
+}
+
 /* Final norm and head for the rows that are asked for, a few at a time: a row of logits is large. */
 static mf_status run_tail(const mf__pass *pass, mf_error *err) {
     mf_model *m = pass->model;
-    ranges wanted = {.n = 0};
-    for (int i = 0; i < pass->n; i++) {
-        const mf__pass_part *p = &pass->parts[i];
-        add_range(&wanted, p->row0 + p->n_rows - p->n_logits, p->n_logits);
+    int part = 0;
+    int32_t done = 0;
+    for (range rows; (rows = tail_rows(pass, &part, &done)).n;) {
+        mf__graph_run r = {.g = m->bp.tail, .weights = m->tail};
+        MF__TRY(mf__run_list_segments(pass, -1, rows.first, rows.n, &r, err));
+        MF__TRY(mf__run_list_push(m, &r, err));
+        MF__TRY(mf__run_list_submit(m, err));
+        MF__TRY(deliver_logits(pass, rows, err));
     }
-    for (int i = 0; i < wanted.n; i++)
-        for (int32_t done = 0; done < wanted.r[i].n;) {
-            int32_t left = wanted.r[i].n - done, n = left < MF_TAIL_ROWS ? left : MF_TAIL_ROWS;
-            mf__graph_run r = {.g = m->bp.tail, .weights = m->tail, .n_rows = n, .first_row = wanted.r[i].first + done};
-            MF__TRY(mf__run_list_push(m, &r, err));
-            MF__TRY(mf__run_list_submit(m, err));
-            MF__TRY(deliver_logits(pass, (range){r.first_row, n}, err));
-            done += n;
-        }
     return MF_OK;
 }
 

@@ -9,7 +9,7 @@
 
 mf_status mf__run_list_init(mf__run_list *list, const mf_model *m, mf_error *err) {
     int n_layers = m->info.n_layers;
-    *list = (mf__run_list){.max_runs = RUNS_PER_LAYER * n_layers + 2, .max_segs = (n_layers + 1) * MF_MAX_BATCH};
+    *list = (mf__run_list){.max_runs = RUNS_PER_LAYER * n_layers + 2, .max_segs = (5 * n_layers + 2) * MF_MAX_BATCH};
     list->runs = calloc((size_t)list->max_runs, sizeof *list->runs);
     list->bufs = calloc((size_t)list->max_runs * MF_MAX_BUFS, sizeof *list->bufs);
     list->segs = calloc((size_t)list->max_segs, sizeof *list->segs);
@@ -79,8 +79,8 @@ mf_status mf__run_list_segments(const mf__pass *pass, int layer, int32_t first, 
         int32_t from = p->row0 > first ? p->row0 : first;
         int32_t to = p->row0 + p->n_rows < first + n ? p->row0 + p->n_rows : first + n;
         if (from >= to) continue;
-        mf__layer_state *state = &list->states[list->n_segs];
-        mf__session_bind_state(p->session, layer, p->fresh, state);
+        mf__layer_state *state = layer < 0 ? NULL : &list->states[list->n_segs];
+        if (state) mf__session_bind_state(p->session, layer, p->fresh, state);
         list->segs[list->n_segs++] =
             (mf__segment){.row0 = from - first, .n_rows = to - from, .pos = p->pos + (from - p->row0), .state = state};
         r->n_segs++;

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "ops/build.h"
 #include "ops/expect.h"
 
 extern const mf__backend_kind mf__backend_kind_cuda;
@@ -18,6 +19,7 @@ static const op_mode MODES[] = {
     {"together", OP_TOGETHER, false, 1, 0},    {"together, in place", OP_TOGETHER, true, 1, 0},
     {"each alone", OP_ALONE, false, 1, 0},     {"halves, in place", OP_HALVES, true, 1, 0},
     {"row by row", OP_ROW_BY_ROW, true, 2, 0}, {"experts in three rounds", OP_TOGETHER, false, 3, 0},
+    {"in company", OP_COMPANY, false, 1, 1},   {"in other company", OP_COMPANY, true, 1, 2},
 };
 
 static mf__backend *open_backend(bool exact) {
@@ -29,8 +31,8 @@ static mf__backend *open_backend(bool exact) {
     return be;
 }
 
-/* Every mode gives the expected numbers; the first two, the same rows beside each other, the same bits. False: the
- * backend says that it cannot do this op. */
+/* Every mode gives the expected numbers; those that hand over whole sequences, alone or in any company, the same bits.
+ * False: the backend says that it cannot do this op. */
 static bool run_case(const op_case *c, mf__backend *be, const char *name, double tolerance) {
     op_rig rig;
     op_result want, first, got;
@@ -45,11 +47,12 @@ static bool run_case(const op_case *c, mf__backend *be, const char *name, double
     op_result_init(&first, &rig);
     for (size_t m = 0; m < MF__COUNT(MODES); m++) {
         op_result *to = m ? &got : &first;
+        bool whole = MODES[m].cut == OP_TOGETHER || MODES[m].cut == OP_ALONE || MODES[m].cut == OP_COMPANY;
         if (m) op_result_init(&got, &rig);
         op_run(&rig, be, &MODES[m], to);
         snprintf(what, sizeof what, "%s on cuda %s, %s", c->name, name, MODES[m].name);
         op_compare(&rig, what, to, &want, tolerance);
-        if (m == 1) op_compare(&rig, what, &got, &first, 0);
+        if (m && whole) op_compare(&rig, what, &got, &first, 0);
         if (m) op_result_free(&got);
     }
     op_result_free(&first);
@@ -80,25 +83,6 @@ static void test_common_table(void **state) {
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-static void build_matmul(mf__graph *g, const op_case *c) {
-    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
-    mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->rows) : MF_NO_WEIGHT;
-    mf__g_matmul(g, x, mf__g_matrix(g, "w", c->rows, c->cols), bias, "matmul");
-}
-
-/* What rounding leaves as it is: multiples of a step up to the largest number that the planes hold, which is in every
- * block of columns. */
-static void fill_planes(op_rig *rig) {
-    float *x = rig->in[rig->op->in[0]];
-    int most = 127 * 128 + 63;
-    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) {
-        int k = (int)(op_random(rig) * 127 * 128);
-        if (i % 8 == 1) k = k / 256 * 128 + (i & 8 ? 64 : 63) * (i & 16 ? 1 : -1);
-        if (i % 32 == 5) k = i & 64 ? most : -most;
-        x[i] = (float)k / 16384;
-    }
-}
-
 static void test_int8_products(void **state) {
     static const int32_t TOKENS[] = {1, 2, 4, 5, 8, 9, 17, 33, 70};
     static const int BITS[] = {0, 2, 3, 4, 5, 6, 8}, GROUPS[] = {32, 64, 128}; /* 0: MXFP4, in groups of 32 alone */
@@ -125,6 +109,29 @@ static void test_int8_products(void **state) {
     be->free(be);
 }
 
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+#define ATTN(h, kv, d, w)                                                                                              \
+    .build = build_attention, .expect = expect_attention, .k_cols = kv * d, .v_cols = kv * d, .kv_type = MF_TYPE_F16,  \
+    .p = {.attn = {.n_heads = h, .n_kv_heads = kv, .head_dim = d, .scale = 0.3f, .window = w}}
+
+/* Many rows over f16 keys, as tensor cores take them: rows behind others, more than a block of them, windows that begin
+ * within a tile and behind the first one, sinks. */
+static void test_flash(void **state) {
+    static const op_case CASES[] = {
+        {"64 wide", ATTN(2, 1, 64, 0), .seqs = {{9, 0}, {20, 61}, {130, 5}}},
+        {"128 wide", ATTN(1, 1, 128, 0), .seqs = {{12, 60}}},
+        {"256 wide", ATTN(1, 1, 256, 0), .seqs = {{9, 60}}},
+        {"window", ATTN(2, 2, 64, 70), .seqs = {{70, 30}, {9, 300}}, .option = true},
+        {"narrow window", ATTN(1, 1, 64, 3), .seqs = {{12, 128}}},
+        {"sinks", ATTN(2, 1, 64, 0), .seqs = {{12, 3}, {20, 64}}, .option = true},
+    };
+    (void)state;
+    mf__backend *be = open_backend(false);
+    for (size_t i = 0; i < MF__COUNT(CASES); i++) run_case(&CASES[i], be, "int8", 4e-6);
+    be->free(be);
+}
+
 int main(void) {
     char why[256];
     if (!mf__backend_kind_cuda.available(why, sizeof why)) {
@@ -135,6 +142,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_common_table),
         cmocka_unit_test(test_int8_products),
+        cmocka_unit_test(test_flash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,6 +28,17 @@ void build_matmul(mf__graph *g, const op_case *c) {
     mf__g_matmul(g, x, mf__g_matrix(g, "w", c->rows, c->cols), bias, "matmul");
 }
 
+void fill_planes(op_rig *rig) {
+    float *x = rig->in[rig->op->in[0]];
+    int most = 127 * 128 + 63;
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) {
+        int k = (int)(op_random(rig) * 127 * 128);
+        if (i % 8 == 1) k = k / 256 * 128 + (i & 8 ? 64 : 63) * (i & 16 ? 1 : -1);
+        if (i % 32 == 5) k = i & 64 ? most : -most;
+        x[i] = (float)k / 16384;
+    }
+}
+
 void build_split(mf__graph *g, const op_case *c) {
     mf__act q, gate, u = mf__g_in_act(g, MF_PORT_SHARED, 2 * c->p.split.n_heads * c->p.split.head_dim);
     mf__g_split_q_gate(g, u, c->p.split.n_heads, c->p.split.head_dim, &q, &gate);

@@ -37,4 +37,10 @@ void build_glu(mf__graph *g, const op_case *c);
 void build_experts(mf__graph *g, const op_case *c);
 void build_combine(mf__graph *g, const op_case *c);
 
+/* op_case.fill for products of rounded activations: what rounding leaves as it is. Multiples of a step up to the
+ * largest number that the planes hold, which is among every 32; both signs of it, and values at which the other plane
+ * changes.
+ */
+void fill_planes(op_rig *rig);
+
 #endif

@@ -47,20 +47,6 @@ static void run_case(const op_case *c, const op_rack *r, double tolerance, bool 
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* What rounding leaves as it is: multiples of a step, up to the largest number that the planes hold, which is among
- * every
- * 32. Both signs of it, and values at which the other plane changes. */
-static void fill_planes(op_rig *rig) {
-    float *x = rig->in[rig->op->in[0]];
-    int most = 127 * 128 + 63;
-    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) {
-        int k = (int)(op_random(rig) * 127 * 128);
-        if (i % 8 == 1) k = k / 256 * 128 + (i & 8 ? 64 : 63) * (i & 16 ? 1 : -1);
-        if (i % 32 == 5) k = i & 64 ? most : -most;
-        x[i] = (float)k / 16384;
-    }
-}
-
 /* Products of this size cancel: an error counts against the largest value. */
 static void test_int8_products(void **state) {
     static const int32_t TOKENS[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20, 21, 33, 64};

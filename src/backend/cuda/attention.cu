@@ -60,11 +60,6 @@ extern "C" void mf__cu_kv_append(cudaStream_t s, const mf__cu_append *a) {
 
 /* ---- attend ------------------------------------------------------------------------------------------------------ */
 
-/* The first cached row that row pos sees. */
-static __device__ __forceinline__ int64_t first_of(const mf__cu_attention &p, int64_t pos) {
-    return p.window && pos >= p.window ? pos - p.window + 1 : 0;
-}
-
 /* Sums of v[0 .. N) over a warp, N a power of two up to 8: lane gets that of number lane * N / 32. */
 template <int N> static __device__ __forceinline__ float sums_of(float *v) {
     int d = 16;
@@ -87,6 +82,7 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
     __shared__ float scores[HEADS][MF_CU_SPLIT];
     __shared__ float total[HEADS], top[HEADS];
     MF_SHARED(memory); /* [HEADS][v_dim] */
+    depend();
     const mf__cu_segment &seg = p.segs.at[p.segs.of_row[p.row0 + blockIdx.z]];
     int64_t pos = seg.pos + p.row0 + (int)blockIdx.z - seg.row0, first = (int64_t)blockIdx.x * MF_CU_SPLIT;
     int64_t end = first + MF_CU_SPLIT < pos + 1 ? first + MF_CU_SPLIT : pos + 1;
@@ -126,8 +122,8 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
             for (int h = 0; h < HEADS; h++) {
                 s[h] = 0;
 #pragma unroll
-                for (int c = 0; c < DIMS; c++) s[h] += q[h][c] * k[u][c];
-                if (p.n_rope) s[h] += rope[h][0] * pe[u][0] + rope[h][1] * pe[u][1];
+                for (int c = 0; c < DIMS; c++) s[h] = fmaf(q[h][c], k[u][c], s[h]);
+                if (p.n_rope) s[h] = fmaf(rope[h][0], pe[u][0], fmaf(rope[h][1], pe[u][1], s[h]));
             }
             float sum = sums_of<HEADS>(s);
             if (lane % (32 / HEADS) == 0 && i0 + u < n) scores[lane / (32 / HEADS)][i0 + u] = sum;
@@ -167,7 +163,7 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
             for (int h = 0; h < HEADS; h++) {
                 float e = scores[h][i0 + u];
 #pragma unroll
-                for (int c = 0; c < DIMS; c++) o[h][c] += e * v[u][c];
+                for (int c = 0; c < DIMS; c++) o[h][c] = fmaf(e, v[u][c], o[h][c]);
             }
         }
     }
@@ -194,6 +190,7 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
 /* blockIdx: head, row. Shares in order. */
 static __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ mf__cu_attention p) {
     __shared__ float slots[32], weights[WEIGHTS];
+    depend();
     const mf__cu_segment &seg = p.segs.at[p.segs.of_row[p.row0 + blockIdx.y]];
     int64_t pos = seg.pos + p.row0 + (int)blockIdx.y - seg.row0, at = (int64_t)blockIdx.y * p.n_heads + blockIdx.x;
     int begin = (int)(first_of(p, pos) / MF_CU_SPLIT), end = (int)(pos / MF_CU_SPLIT) + 1, step = p.v_dim + 2;
@@ -218,7 +215,7 @@ static __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_cons
             int c = threadIdx.x + k * THREADS;
             if (c >= p.v_dim) continue;
 #pragma unroll 8
-            for (int i = 0; i < n; i++) sum[k] += parts[(int64_t)(i0 + i) * step + c] * weights[i];
+            for (int i = 0; i < n; i++) sum[k] = fmaf(parts[(int64_t)(i0 + i) * step + c], weights[i], sum[k]);
         }
     }
     total = block_sum(total, slots) + (p.sinks ? expf(p.sinks[blockIdx.x] - top) : 0);
@@ -238,8 +235,8 @@ extern "C" int64_t mf__cu_attention_bytes(int32_t n_rows, int32_t n_heads, int32
 
 template <int DIMS, int HEADS> static void launch(cudaStream_t s, const mf__cu_attention &a) {
     unsigned chunks = ceil_div(a.n_heads / a.n_kv_heads, HEADS);
-    MF_LAUNCH((attend_kernel<DIMS, HEADS>), dim3(a.n_splits, a.n_kv_heads * chunks, a.n_rows), THREADS,
-              (size_t)HEADS * a.v_dim * 4, s, a);
+    MF_LAUNCH_EARLY((attend_kernel<DIMS, HEADS>), dim3(a.n_splits, a.n_kv_heads * chunks, a.n_rows), THREADS,
+                    (size_t)HEADS * a.v_dim * 4, s, a);
 }
 
 extern "C" void mf__cu_attend(cudaStream_t s, const mf__cu_attention *a) {
@@ -252,5 +249,5 @@ extern "C" void mf__cu_attend(cudaStream_t s, const mf__cu_attention *a) {
         shared_by > 2 ? launch<8, 8>(s, *a) : launch<8, 2>(s, *a);
     else
         launch<16, 4>(s, *a);
-    MF_LAUNCH(merge_kernel, dim3(a->n_heads, a->n_rows), THREADS, 0, s, *a);
+    MF_LAUNCH_EARLY(merge_kernel, dim3(a->n_heads, a->n_rows), THREADS, 0, s, *a);
 }

@@ -11,7 +11,6 @@
 #define PINNED_BYTES ((int64_t)2 << 20) /* downloaded at a time */
 #define FUSED_BYTES (16 << 20)
 #define PARTS_BYTES (64 << 20) /* of attention, at least */
-#define FEW_ROWS 64            /* of runs that nothing is known about */
 #define REPLAY_ROWS 64         /* lists of more rows are launched op by op: it does not pay */
 
 mf_status mf__cu_check(cudaError_t e, const char *what, mf_error *err) {
@@ -193,75 +192,63 @@ static int64_t table_bytes(const mf__run *run) {
     return round_up(bytes);
 }
 
-/* Of the longest row, a power of two: lists with a few more rows behind them are equal. */
-static int32_t splits(const mf__binding *b) {
+/* Which kernels a segment gets. */
+static mf__cu_rows kind_of(const mf__segment *s) {
+    bool in_place = s->state && s->state->conv_in && s->state->conv_in == s->state->conv_out;
+    return s->n_rows > MF_CU_FEW ? MF_CU_MANY : s->n_rows > 1 || in_place ? MF_CU_SEVERAL : MF_CU_ONE;
+}
+
+/* Keys of the longest row in shares; a power of two, so that lists with a few more rows behind them are equal. */
+static int32_t splits(const mf__segment *segs, int32_t n_segs) {
     int64_t most = 0;
     int32_t n = 1;
-    for (int i = 0; i < b->n_segs; i++)
-        if (b->segs[i].pos + b->segs[i].n_rows > most) most = b->segs[i].pos + b->segs[i].n_rows;
+    for (int i = 0; i < n_segs; i++)
+        if (segs[i].pos + segs[i].n_rows > most) most = segs[i].pos + segs[i].n_rows;
     while ((int64_t)n * MF_CU_SPLIT < most) n *= 2;
     return n;
 }
 
-/* Appends rows; those of one kind that follow one another are one range. */
-static bool add_rows(mf__cu_range *ranges, int *n, int32_t first, int32_t n_rows, bool many) {
-    mf__cu_range *last = *n ? &ranges[*n - 1] : NULL;
-    if (last && last->many == many && last->first + last->n == first) {
-        last->n += n_rows;
-        return true;
-    }
-    if (*n == MF_CU_RANGES) return false;
-    ranges[(*n)++] = (mf__cu_range){first, n_rows, many};
-    return true;
-}
-
-/* How each row is multiplied. Runs without segments follow one that has them, for the same rows; the last layer's may
- * be for some of them only, and then they are few. */
-static void find_ranges(mf__cu *cu, const mf__binding *b, mf__cu_range *ranges, int *n) {
-    int32_t rows = 0;
-    bool fits = true;
-    *n = 0;
+/* The ranges of a run; a run without segments is one sequence. Returns how many. */
+static int find_ranges(const mf__binding *b, mf__cu_range *ranges) {
+    int n = 0;
     if (!b->n_segs) {
-        for (int i = 0; i < cu->n_last; i++) rows += cu->last[i].n;
-        if (rows == b->n_rows) {
-            memcpy(ranges, cu->last, (size_t)cu->n_last * sizeof *ranges);
-            *n = cu->n_last;
+        mf__cu_rows kind = kind_of(&(mf__segment){.n_rows = b->n_rows});
+        ranges[0] = (mf__cu_range){.n = b->n_rows, .kind = kind, .n_splits = 1};
+        return 1;
+    }
+    for (int32_t i = 0; i < b->n_segs; i++) {
+        const mf__segment *s = &b->segs[i];
+        mf__cu_range *last = n ? &ranges[n - 1] : NULL;
+        mf__cu_rows kind = kind_of(s);
+        if (last && last->kind == kind && (kind == MF_CU_MANY || last->n + s->n_rows <= MF_CU_MOST_FEW)) {
+            last->n += s->n_rows;
+            last->n_segs++;
         } else {
-            (void)add_rows(ranges, n, 0, b->n_rows, b->n_rows > FEW_ROWS);
+            ranges[n++] = (mf__cu_range){.first = s->row0, .n = s->n_rows, .kind = kind, .first_seg = i, .n_segs = 1};
         }
-        return;
     }
-    for (int i = 0; i < b->n_segs && fits; i++)
-        fits = add_rows(ranges, n, b->segs[i].row0, b->segs[i].n_rows, b->segs[i].n_rows > MF_CU_FEW);
-    if (!fits) {
-        *n = 0;
-        (void)add_rows(ranges, n, 0, b->n_rows, false);
-    }
-    memcpy(cu->last, ranges, (size_t)*n * sizeof *ranges);
-    cu->n_last = *n;
-}
-
-static bool are_steps(const mf__binding *b) {
-    for (int i = 0; i < b->n_segs; i++) {
-        const mf__layer_state *s = b->segs[i].state;
-        if (b->segs[i].n_rows != 1 || !s || (s->conv_in && s->conv_in == s->conv_out)) return false;
-    }
-    return b->n_segs > 0;
+    for (int i = 0; i < n; i++) ranges[i].n_splits = splits(b->segs + ranges[i].first_seg, ranges[i].n_segs);
+    return n;
 }
 
 /* Writes what a run needs to `host`, which becomes `device`. */
-static void write_run(const mf__run *run, char *host, char *device, mf__cu_segments *segs, const char *const **table) {
+static void write_run(const mf__run *run, char *host, char *device, mf__cu_range *ranges, int n,
+                      const char *const **table) {
     const mf__binding *b = &run->b;
     int64_t rows_at = b->n_segs * (int64_t)sizeof(mf__cu_segment), bank_at = rows_at + round_up(b->n_rows * 4);
-    int32_t *of_row = (int32_t *)(void *)(host + rows_at);
-    *segs = (mf__cu_segments){.at = (const mf__cu_segment *)(void *)device,
-                              .of_row = (const int32_t *)(void *)(device + rows_at),
-                              .n = b->n_segs};
-    for (int32_t i = 0; i < b->n_segs; i++) {
-        mf__cu_segment s = segment(&b->segs[i]);
-        memcpy(host + i * (int64_t)sizeof s, &s, sizeof s);
-        for (int32_t t = 0; t < s.n_rows && s.row0 + t < b->n_rows; t++) of_row[s.row0 + t] = i;
-        if (s.n_rows > segs->most_rows) segs->most_rows = s.n_rows;
+    for (int i = 0; i < n; i++) {
+        mf__cu_range *r = &ranges[i];
+        mf__cu_segment *segs = (mf__cu_segment *)(void *)host + r->first_seg;
+        int32_t *of_row = (int32_t *)(void *)(host + rows_at) + r->first;
+        r->segs = (mf__cu_segments){.at = (const mf__cu_segment *)(void *)device + r->first_seg,
+                                    .of_row = (const int32_t *)(void *)(device + rows_at) + r->first,
+                                    .n = r->n_segs};
+        for (int32_t k = 0; k < r->n_segs; k++) {
+            segs[k] = segment(&b->segs[r->first_seg + k]);
+            segs[k].row0 -= r->first;
+            for (int32_t t = 0; t < segs[k].n_rows; t++) of_row[segs[k].row0 + t] = k;
+            if (segs[k].n_rows > r->segs.most_rows) r->segs.most_rows = segs[k].n_rows;
+        }
     }
     if (!b->bank || b->bank->whole) return;
     memcpy(host + bank_at, b->bank->blobs, (size_t)b->bank->n_experts * sizeof(void *));
@@ -306,10 +293,12 @@ static uint64_t list_key(const mf__cu_list *list) {
         const mf__run *r = &list->runs[i];
         mix_in(&h, (uint64_t)(uintptr_t)r->g);
         mix_in(&h, (uint64_t)r->b.n_rows << 32 | (uint32_t)r->b.n_segs);
-        mix_in(&h, (uint64_t)list->segs[i].most_rows << 32 | (uint32_t)list->n_splits[i]);
-        mix_in(&h, (uint64_t)(uintptr_t)list->tables[i] ^ list->steps[i]);
-        for (int k = 0; k < list->n_ranges[i]; k++)
-            mix_in(&h, (uint64_t)list->ranges[i][k].n << 32 | list->ranges[i][k].many);
+        mix_in(&h, (uint64_t)(uintptr_t)list->tables[i]);
+        for (int k = list->first_range[i]; k < list->first_range[i + 1]; k++) {
+            const mf__cu_range *rows = &list->ranges[k];
+            mix_in(&h, (uint64_t)rows->n << 32 | (uint32_t)rows->n_segs << 2 | rows->kind);
+            mix_in(&h, (uint64_t)rows->segs.most_rows << 32 | (uint32_t)rows->n_splits);
+        }
         for (int k = 0; k < r->g->n_bufs; k++) mix_in(&h, (uint64_t)(uintptr_t)r->b.bufs[k]);
         for (int k = 0; k < r->g->n_weights; k++) mix_in(&h, (uint64_t)(uintptr_t)r->b.weights[k].data);
     }
@@ -344,7 +333,7 @@ static mf_status launch(const mf__cu_list *list, mf_error *err) {
     int32_t most = 0;
     for (int i = 0; i < list->n_runs; i++)
         if (list->runs[i].b.n_rows > most) most = list->runs[i].b.n_rows;
-    if (most > REPLAY_ROWS || list->n_runs < 2) return mf__cu_emit(list, err);
+    if (most > REPLAY_ROWS || list->n_runs < 2 || cu->base.watch.fn) return mf__cu_emit(list, err);
     uint64_t key = list_key(list);
     mf__cu_plan *plan = find_plan(cu, key);
     plan->used = ++cu->clock;
@@ -382,10 +371,11 @@ static mf_status reserve_parts(mf__cu *cu, const mf__cu_list *list, mf_error *er
         for (int k = 0; k < list->runs[i].g->n_ops; k++) {
             const mf__op *op = &list->runs[i].g->ops[k];
             int64_t bytes = 0;
+            int32_t n_splits = splits(list->runs[i].b.segs, list->runs[i].b.n_segs);
             if (op->kind == MF_OP_ATTENTION)
-                bytes = mf__cu_attention_bytes(1, op->p.attn.n_heads, op->p.attn.head_dim, list->n_splits[i]);
+                bytes = mf__cu_attention_bytes(1, op->p.attn.n_heads, op->p.attn.head_dim, n_splits);
             if (op->kind == MF_OP_MLA_ATTENTION)
-                bytes = mf__cu_attention_bytes(1, op->p.mla.n_heads, op->p.mla.n_latent, list->n_splits[i]);
+                bytes = mf__cu_attention_bytes(1, op->p.mla.n_heads, op->p.mla.n_latent, n_splits);
             if (bytes > most) most = bytes;
         }
     return mf__cu_grow(cu, &cu->parts, most, err);
@@ -399,10 +389,10 @@ static mf_status submit_list(mf__cu *cu, mf__cu_list *list, mf_error *err) {
     MF__TRY(take_staging(cu, bytes, &slot, err));
     for (int i = 0; i < list->n_runs; i++) {
         const mf__run *run = &list->runs[i];
-        list->n_splits[i] = splits(&run->b);
-        find_ranges(cu, &run->b, list->ranges[i], &list->n_ranges[i]);
-        list->steps[i] = are_steps(&run->b);
-        write_run(run, cu->staging[slot] + at, (char *)cu->table.at + at, &list->segs[i], &list->tables[i]);
+        mf__cu_range *ranges = &list->ranges[list->first_range[i]];
+        int n = find_ranges(&run->b, ranges);
+        list->first_range[i + 1] = list->first_range[i] + n;
+        write_run(run, cu->staging[slot] + at, (char *)cu->table.at + at, ranges, n, &list->tables[i]);
         if (run->b.bank && run->b.bank->whole) MF__TRY(bank_table(cu, run->b.bank, &list->tables[i], err));
         at += table_bytes(run);
     }
@@ -419,21 +409,17 @@ static mf_status cu_submit(mf__backend *be, const mf__run *runs, int n_runs, mf_
     *out = ++cu->fence;
     if (n_runs < 1) return MF_OK;
     mf__cu_list list = {.cu = cu, .runs = runs, .n_runs = n_runs};
-    list.segs = calloc((size_t)n_runs, sizeof *list.segs);
+    size_t n_ranges = 0;
+    for (int i = 0; i < n_runs; i++) n_ranges += runs[i].b.n_segs ? (size_t)runs[i].b.n_segs : 1;
     list.tables = calloc((size_t)n_runs, sizeof *list.tables);
-    list.n_splits = calloc((size_t)n_runs, sizeof *list.n_splits);
-    list.ranges = calloc((size_t)n_runs, sizeof *list.ranges);
-    list.n_ranges = calloc((size_t)n_runs, sizeof *list.n_ranges);
-    list.steps = calloc((size_t)n_runs, sizeof *list.steps);
-    mf_status st = list.segs && list.tables && list.n_splits && list.ranges && list.n_ranges && list.steps
+    list.ranges = calloc(n_ranges, sizeof *list.ranges);
+    list.first_range = calloc((size_t)n_runs + 1, sizeof *list.first_range);
+    mf_status st = list.tables && list.ranges && list.first_range
                        ? submit_list(cu, &list, err)
                        : mf__fail(err, MF_E_NOMEM, "cuda: no memory for a list of %d runs", n_runs);
-    free(list.segs);
     free((void *)list.tables);
-    free(list.n_splits);
     free(list.ranges);
-    free(list.n_ranges);
-    free(list.steps);
+    free(list.first_range);
     return st;
 }
 
@@ -459,6 +445,8 @@ static void cu_free(mf__backend *be) {
     (void)cudaFree(cu->fused.at);
     (void)cudaFree(cu->table.at);
     if (cu->pinned) (void)cudaFreeHost(cu->pinned);
+    for (int i = 0; i < 2; i++)
+        if (cu->watch[i]) (void)cudaEventDestroy(cu->watch[i]);
     for (int i = 0; i < MF_CU_RING; i++) {
         if (cu->staging[i]) (void)cudaFreeHost(cu->staging[i]);
         if (cu->staged[i]) (void)cudaEventDestroy(cu->staged[i]);
@@ -489,6 +477,7 @@ static mf_status set_up(mf__cu *cu, mf_error *err) {
     CHECK(cudaMallocHost((void **)&cu->pinned, (size_t)PINNED_BYTES), "allocating pinned memory");
     for (int i = 0; i < MF_CU_RING; i++)
         CHECK(cudaEventCreateWithFlags(&cu->staged[i], cudaEventDisableTiming), "making an event");
+    for (int i = 0; i < 2; i++) CHECK(cudaEventCreateWithFlags(&cu->watch[i], 0), "making an event");
     for (int i = 0; i < MF_CU_LANES; i++) {
         mf__cu_lane *lane = &cu->lanes[i];
         CHECK(cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), "making a stream");

@@ -2,7 +2,7 @@
  *
  * Host: cuda.c (memory, lists, replay), emit.c (a list of runs becomes launches; patterns become fused ones). Kernels,
  * one file per family, each with the functions that launch them: rows.cu, few.cu and experts.cu (products of a few
- * rows), tiles.cu (of many), attention.cu, mla.cu, delta.cu, route.cu.
+ * rows), tiles.cu (of many), attention.cu, flash.cu, mla.cu, delta.cu, route.cu.
  *
  * Everything that changes between equal lists (positions, pages, states) is in a table in device memory that is
  * uploaded before the launches: they can be replayed as a CUDA graph.
@@ -237,6 +237,9 @@ typedef struct mf__cu_attention {
     mf__cu_segments segs;
 } mf__cu_attention;
 void mf__cu_attend(cudaStream_t s, const mf__cu_attention *a);
+/* flash.cu: segments of many rows over KV rows of f16, whose places are multiples of 16 bytes. */
+bool mf__cu_flash_fits(const mf__cu_attention *a);
+void mf__cu_flash(cudaStream_t s, const mf__cu_attention *a);
 int64_t mf__cu_attention_bytes(int32_t n_rows, int32_t n_heads, int32_t v_dim, int32_t n_splits);
 
 /* mla.cu */

@@ -43,7 +43,7 @@ static __global__ void conv_kernel(const __grid_constant__ mf__cu_conv p) {
         float now = x[(int64_t)t * p.n_channels], sum = 0;
 #pragma unroll
         for (int k = 0; k < MAX_KERNEL; k++)
-            if (k < kernel) sum += w[k] * (k < back ? window[k] : now);
+            if (k < kernel) sum = fmaf(w[k], k < back ? window[k] : now, sum);
         y[(int64_t)t * p.n_channels] = silu(sum);
 #pragma unroll
         for (int k = 0; k + 1 < MAX_KERNEL; k++) window[k] = k + 1 < back ? window[k + 1] : now;

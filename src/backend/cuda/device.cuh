@@ -8,13 +8,48 @@
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 
+#define SHARED_ALWAYS (32 << 10) /* of what a kernel may ask for without being allowed to; it has some of its own too  \
+                                  */
+
 /* One struct of parameters per kernel. */
 template <typename P>
 static inline void mf_launch(void (*kernel)(P), dim3 grid, dim3 block, size_t shared, cudaStream_t s, const P &p) {
-    if (shared > 48 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (shared > SHARED_ALWAYS) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     kernel<<<grid, block, shared, s>>>(p);
 }
 #define MF_LAUNCH(kernel, grid, block, shared, stream, params) mf_launch(kernel, grid, block, shared, stream, params)
+
+/* Programmatic dependent launch, for kernels that call depend(): their blocks may start while the kernel before them
+ * still runs, and do until then what needs none of its results. */
+template <typename P>
+static inline void mf_launch_early(void (*kernel)(P), dim3 grid, dim3 block, size_t shared, cudaStream_t s,
+                                   const P &p) {
+    int major = 0;
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute early = {};
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    if (shared > SHARED_ALWAYS) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = s;
+    config.attrs = &early, config.numAttrs = major >= 9 ? 1 : 0;
+    (void)cudaLaunchKernelEx(&config, kernel, p); /* errors stay for cudaGetLastError */
+}
+#define MF_LAUNCH_EARLY(kernel, grid, block, shared, stream, params)                                                   \
+    mf_launch_early(kernel, grid, block, shared, stream, params)
+
+/* Waits for the kernel before this one, and lets the one behind it start. So what runs before depend() may read all
+ * that the last kernel but one has written, and weights; it writes nothing but shared memory. */
+static __device__ __forceinline__ void depend(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/* The line of memory at p towards the cache. */
+static __device__ __forceinline__ void prefetch(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 #define MF_SHARED(name) extern __shared__ __align__(128) char name[]
 
 /* acc + sum of four products: unsigned or signed bytes of a, signed ones of b */
@@ -66,6 +101,11 @@ static inline uint32_t max_of_warp(uint32_t v) {
 static inline uint32_t min_of_warp(uint32_t v) {
     return ~max_of_warp(~v);
 }
+static inline void depend(void) {
+}
+static inline void prefetch(const void *) {
+}
+#define MF_LAUNCH_EARLY MF_LAUNCH
 static inline float from_f16(uint16_t h) {
     return mf__f16_to_f32(h);
 }

@@ -14,6 +14,14 @@
 /* R rows of codes, of a matrix or of experts. */
 template <int R> struct code_rows { const char *codes[R], *scales[R], *biases[R]; };
 
+template <int WIDTH, int R>
+static __device__ __forceinline__ void set_row(const mf__cu_matrix &w, int64_t row, int r, code_rows<R> *rows) {
+    int64_t scale_bytes = WIDTH == 0 ? 1 : w.scale_type == MF_CU_F32 ? 4 : 2;
+    rows->codes[r] = w.data + row * w.row_bytes;
+    rows->scales[r] = w.scales + row * w.n_groups * scale_bytes;
+    rows->biases[r] = w.biases ? w.biases + row * w.n_groups * scale_bytes : 0;
+}
+
 static inline __host__ __device__ int lanes_of_row(int n_cols) {
     int granules = n_cols / MF_CU_GRANULE, lanes = 1;
     while (lanes < granules && lanes < 32) lanes *= 2;
@@ -68,8 +76,6 @@ static __device__ __forceinline__ void dots_int8(const mf__cu_matrix &m, const c
  *
  * A ring in shared memory through which each thread brings the codes, scales and biases that it will need itself: many
  * loads are under way while it computes, and nobody waits for anybody. */
-#define RING 4 /* granules under way */
-
 template <int WIDTH, int R> struct ring_slot {
     uint4 codes[R][WIDTH / 4][32];
     uint32_t scales[R][32], biases[R][32];

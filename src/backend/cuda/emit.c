@@ -1,4 +1,5 @@
-/* From ops to launches. Ops are walked in order; products that read the same input become one launch. */
+/* From ops to launches: for each range of rows of a run its ops in order; products that read the same input become one
+ * launch. */
 #include "backend/cuda/host.h"
 
 /* ---- views ------------------------------------------------------------------------------------------------------- */
@@ -105,34 +106,27 @@ static int multiply_alike(const step *s, mf__cu_tiles *t, const mf__cu_input *x,
     return left;
 }
 
-/* Some rows of the run, few or many of each sequence. */
-static void matmul_rows(const step *s, const mf__cu_range *r, const mf__cu_job *ops, int n) {
-    mf__cu_job jobs[MF_CU_MAX_JOBS];
-    mf__cu_input x = {.x = in(s, 0) + (int64_t)r->first * in_cols(s, 0), .n = r->n, .n_cols = in_cols(s, 0)};
-    bool planes = false;
-    for (int i = 0; i < n; i++) {
-        jobs[i] = ops[i];
-        jobs[i].y += (int64_t)r->first * jobs[i].w.n_rows;
-        planes |= mf__cu_is_int8(&jobs[i].w, s->cu->exact);
-    }
-    if (!r->many) {
-        mf__cu_few(s->cu->stream, &x, jobs, n, s->cu->exact);
-        return;
-    }
-    mf__cu_tiles t = {.n = r->n, .n_cols = x.n_cols, .x = mf__cu_planes_at(s->scratch, r->n, x.n_cols)};
-    if (planes) mf__cu_quantize(s->cu->stream, &x, &t.x);
-    while (n) n = multiply_alike(s, &t, &x, jobs, n);
+mf__cu_job mf__cu_job_of(const step *s, const mf__op *op) {
+    return (mf__cu_job){.w = mf__cu_view(&s->b->weights[op->w[0]]),
+                        .bias = op->w[1] < 0 ? NULL : s->b->weights[op->w[1]].data,
+                        .y = mf__cu_buf(s, op->out[0])};
 }
 
 static void matmul(const step *s, int n) {
     mf__cu_job jobs[MF_CU_MAX_JOBS];
+    mf__cu_input x = {.x = in(s, 0), .n = s->rows->n, .n_cols = in_cols(s, 0)};
+    bool planes = false;
     for (int i = 0; i < n; i++) {
-        const mf__op *op = s->op + i;
-        jobs[i] = (mf__cu_job){.w = mf__cu_view(&s->b->weights[op->w[0]]),
-                               .bias = op->w[1] < 0 ? NULL : s->b->weights[op->w[1]].data,
-                               .y = s->b->bufs[op->out[0]]};
+        jobs[i] = mf__cu_job_of(s, s->op + i);
+        planes |= mf__cu_is_int8(&jobs[i].w, s->cu->exact);
     }
-    for (int i = 0; i < s->n_ranges; i++) matmul_rows(s, &s->ranges[i], jobs, n);
+    if (s->rows->kind != MF_CU_MANY) {
+        mf__cu_few(s->cu->stream, &x, jobs, n, s->cu->exact);
+        return;
+    }
+    mf__cu_tiles t = {.n = x.n, .n_cols = x.n_cols, .x = mf__cu_planes_at(s->scratch, x.n, x.n_cols)};
+    if (planes) mf__cu_quantize(s->cu->stream, &x, &t.x);
+    while (n) n = multiply_alike(s, &t, &x, jobs, n);
 }
 
 /* Memory for the experts of many rows. */
@@ -233,7 +227,7 @@ mf__cu_experts mf__cu_experts_of(const step *s) {
                                      .b_up = bias_of(bank->layout, MF_PART_UP),
                                      .b_down = bias_of(bank->layout, MF_PART_DOWN)},
                             .glu = mf__cu_glu_of(&s->op->p.moe.glu),
-                            .n_rows = s->b->n_rows,
+                            .n_rows = s->rows->n,
                             .top_k = s->op->p.moe.top_k,
                             .hidden = in_cols(s, 0),
                             .inner = s->op->p.moe.n_inner,
@@ -245,18 +239,10 @@ mf__cu_experts mf__cu_experts_of(const step *s) {
 
 static void experts(const step *s) {
     mf__cu_experts e = mf__cu_experts_of(s);
-    for (int i = 0; i < s->n_ranges; i++) {
-        mf__cu_experts some = e;
-        int64_t first = s->ranges[i].first;
-        some.n_rows = s->ranges[i].n;
-        some.x += first * e.hidden;
-        some.ids += first * e.top_k;
-        some.pairs += first * e.top_k * e.hidden;
-        if (s->ranges[i].many)
-            experts_many(s, &some);
-        else
-            mf__cu_experts_few(s->cu->stream, &some, (float *)s->scratch);
-    }
+    if (s->rows->kind == MF_CU_MANY)
+        experts_many(s, &e);
+    else
+        mf__cu_experts_few(s->cu->stream, &e, (float *)s->scratch);
 }
 
 /* As many rows at a time as there is memory for their shares. */
@@ -281,21 +267,38 @@ mf__cu_attention mf__cu_attention_of(const step *s) {
                               .sinks = vec(s, 0),
                               .o = out(s, 0),
                               .parts = s->cu->parts.at,
-                              .n_rows = s->b->n_rows,
+                              .n_rows = s->rows->n,
                               .n_heads = p->attn.n_heads,
                               .n_kv_heads = p->attn.n_kv_heads,
                               .k_dim = p->attn.head_dim,
                               .v_dim = p->attn.head_dim,
                               .q_stride = p->attn.head_dim,
-                              .n_splits = s->n_splits,
+                              .n_splits = s->rows->n_splits,
                               .window = p->attn.window,
                               .scale = p->attn.scale,
-                              .segs = s->segs};
+                              .segs = s->rows->segs};
+}
+
+/* Whether KV rows can be copied sixteen bytes at a time, all of them in the same way. */
+static bool wide_kv(const step *s) {
+    for (int32_t i = 0; i < s->rows->n_segs; i++) {
+        const mf__kv *kv = &s->b->segs[s->rows->first_seg + i].state->kv;
+        if (kv->type != MF_TYPE_F16 || kv->k_bytes != kv->v_bytes || kv->k_bytes % 16 || kv->off % 16) return false;
+    }
+    return true;
+}
+
+static void attention(const step *s) {
+    mf__cu_attention a = mf__cu_attention_of(s);
+    if (s->rows->kind == MF_CU_MANY && !s->cu->exact && mf__cu_flash_fits(&a) && wide_kv(s))
+        mf__cu_flash(s->cu->stream, &a);
+    else
+        mf__cu_attend_rows(s, a);
 }
 
 static void mla(const step *s) {
     const mf__op_params *p = &s->op->p;
-    int64_t pairs = (int64_t)s->b->n_rows * p->mla.n_heads;
+    int64_t pairs = (int64_t)s->rows->n * p->mla.n_heads;
     float *q = (float *)s->scratch,
           *z = (float *)(s->scratch + round_up(pairs * (p->mla.n_latent + p->mla.n_rope) * 4));
     bool joint = s->op->w[1] < 0;
@@ -303,7 +306,7 @@ static void mla(const step *s) {
                     .o = out(s, 0),
                     .w_uk = mf__cu_view(&s->b->weights[s->op->w[0]]),
                     .joint = joint,
-                    .n_rows = s->b->n_rows,
+                    .n_rows = s->rows->n,
                     .n_heads = p->mla.n_heads,
                     .n_latent = p->mla.n_latent,
                     .n_nope = p->mla.n_nope,
@@ -315,16 +318,16 @@ static void mla(const step *s) {
     mf__cu_attend_rows(s, (mf__cu_attention){.q = q,
                                              .o = z,
                                              .parts = s->cu->parts.at,
-                                             .n_rows = s->b->n_rows,
+                                             .n_rows = s->rows->n,
                                              .n_heads = p->mla.n_heads,
                                              .n_kv_heads = 1,
                                              .k_dim = p->mla.n_latent,
                                              .v_dim = p->mla.n_latent,
                                              .n_rope = p->mla.n_rope,
                                              .q_stride = p->mla.n_latent + p->mla.n_rope,
-                                             .n_splits = s->n_splits,
+                                             .n_splits = s->rows->n_splits,
                                              .scale = p->mla.scale,
-                                             .segs = s->segs});
+                                             .segs = s->rows->segs});
     mf__cu_mla_expand(s->cu->stream, &m, z);
 }
 
@@ -332,14 +335,14 @@ static void rope(const step *s) {
     const mf__op_params *p = &s->op->p;
     mf__cu_rope_rows(s->cu->stream, &(mf__cu_rope){.x = out(s, 0),
                                                    .inv_freq = vec(s, 0),
-                                                   .n_rows = s->b->n_rows,
+                                                   .n_rows = s->rows->n,
                                                    .n_heads = p->rope.n_heads,
                                                    .head_dim = p->rope.head_dim,
                                                    .offset = p->rope.offset,
                                                    .n_rot = p->rope.n_rot,
                                                    .interleaved = p->rope.interleaved,
                                                    .scale = p->rope.scale,
-                                                   .segs = s->segs});
+                                                   .segs = s->rows->segs});
 }
 
 mf__cu_delta mf__cu_delta_of(const step *s) {
@@ -348,13 +351,13 @@ mf__cu_delta mf__cu_delta_of(const step *s) {
                           .decay = in(s, 1),
                           .beta = in(s, 2),
                           .o = out(s, 0),
-                          .n_rows = s->b->n_rows,
+                          .n_rows = s->rows->n,
                           .n_cols = in_cols(s, 0),
                           .n_k_heads = p->delta.n_k_heads,
                           .k_dim = p->delta.k_dim,
                           .n_v_heads = p->delta.n_v_heads,
                           .v_dim = p->delta.v_dim,
-                          .segs = s->segs};
+                          .segs = s->rows->segs};
 }
 
 mf__cu_route mf__cu_route_of(const step *s) {
@@ -363,7 +366,7 @@ mf__cu_route mf__cu_route_of(const step *s) {
                           .bias = vec(s, 0),
                           .ids = (int32_t *)out(s, 0),
                           .shares = out(s, 1),
-                          .n_rows = s->b->n_rows,
+                          .n_rows = s->rows->n,
                           .kind = (int32_t)p->route.kind,
                           .n_experts = p->route.n_experts,
                           .top_k = p->route.top_k,
@@ -374,7 +377,7 @@ mf__cu_route mf__cu_route_of(const step *s) {
 }
 
 static void combine(const step *s) {
-    mf__cu_combine_rows(s->cu->stream, &(mf__cu_combine){.n_rows = s->b->n_rows,
+    mf__cu_combine_rows(s->cu->stream, &(mf__cu_combine){.n_rows = s->rows->n,
                                                          .top_k = s->op->p.moe.top_k,
                                                          .hidden = in_cols(s, 0),
                                                          .h = in(s, 0),
@@ -389,7 +392,7 @@ static void combine(const step *s) {
 static int emit_op(const step *s, const mf__op *end) {
     const mf__op_params *p = &s->op->p;
     cudaStream_t stream = s->cu->stream;
-    int32_t n = s->b->n_rows, cols = s->op->in[0] < 0 ? 0 : in_cols(s, 0);
+    int32_t n = s->rows->n, cols = s->op->in[0] < 0 ? 0 : in_cols(s, 0);
     int64_t all = (int64_t)n * cols;
     switch (s->op->kind) {
     case MF_OP_EMBED: {
@@ -410,12 +413,14 @@ static int emit_op(const step *s, const mf__op *end) {
         break;
     case MF_OP_ROPE: rope(s); break;
     case MF_OP_KV_APPEND:
-        mf__cu_kv_append(
-            stream,
-            &(mf__cu_append){
-                .k = in(s, 0), .v = in(s, 1), .n_rows = n, .k_cols = cols, .v_cols = in_cols(s, 1), .segs = s->segs});
+        mf__cu_kv_append(stream, &(mf__cu_append){.k = in(s, 0),
+                                                  .v = in(s, 1),
+                                                  .n_rows = n,
+                                                  .k_cols = cols,
+                                                  .v_cols = in_cols(s, 1),
+                                                  .segs = s->rows->segs});
         break;
-    case MF_OP_ATTENTION: mf__cu_attend_rows(s, mf__cu_attention_of(s)); break;
+    case MF_OP_ATTENTION: attention(s); break;
     case MF_OP_SPLIT: mf__cu_split(stream, in(s, 0), n, cols, p->cut.n_first, out(s, 0), out(s, 1)); break;
     case MF_OP_MLA_ATTENTION: mla(s); break;
     case MF_OP_SIGMOID_GATE: mf__cu_sigmoid_gate(stream, out(s, 0), in(s, 1), all); break;
@@ -426,7 +431,7 @@ static int emit_op(const step *s, const mf__op *end) {
                                              .n_rows = n,
                                              .n_channels = p->conv.n_channels,
                                              .n_kernel = p->conv.n_kernel,
-                                             .segs = s->segs});
+                                             .segs = s->rows->segs});
         break;
     case MF_OP_QK_NORM: mf__cu_qk_norm(stream, out(s, 0), n, cols, p->delta.n_k_heads, p->delta.k_dim); break;
     case MF_OP_DECAY_BETA:
@@ -459,29 +464,68 @@ static int emit_op(const step *s, const mf__op *end) {
     return 1;
 }
 
-mf_status mf__cu_emit(const mf__cu_list *list, mf_error *err) {
-    mf__cu *cu = list->cu;
-    for (int i = 0; i < list->n_runs; i++) {
-        const mf__graph *g = list->runs[i].g;
-        const mf__op *end = g->ops + g->n_ops;
-        int runs = 1;
-        for (const mf__op *op = g->ops; op < end;) {
-            step s = {.cu = cu,
-                      .g = g,
-                      .b = &list->runs[i].b,
-                      .op = op,
-                      .segs = list->segs[i],
-                      .table = list->tables[i],
-                      .n_splits = list->n_splits[i],
-                      .ranges = list->ranges[i],
-                      .n_ranges = list->n_ranges[i],
-                      .scratch = cu->scratch.at};
-            int n = mf__cu_fuse(list, i, &s, end, &runs);
-            op += n ? n : emit_op(&s, end);
-            MF__TRY(mf__cu_check(cudaGetLastError(), op[-1].label, err));
+mf__cu_step mf__cu_step_of(const mf__cu_list *list, int run, const mf__cu_range *rows) {
+    const mf__run *r = &list->runs[run];
+    return (step){.cu = list->cu,
+                  .g = r->g,
+                  .b = &r->b,
+                  .op = r->g->ops,
+                  .rows = rows,
+                  .table = list->tables[run],
+                  .scratch = list->cu->scratch.at};
+}
+
+/* The op of a group that stands for it where time is measured: the one that moves most. */
+static mf__op_done op_done(const step *s, int n) {
+    mf__op_done done = {.g = s->g, .b = s->b, .op = s->op, .n_ops = 1};
+    int at = 0;
+    for (int i = n - 1; i >= 0; i--) switch (s->op[i].kind) {
+        case MF_OP_MATMUL:
+        case MF_OP_ATTENTION:
+        case MF_OP_MLA_ATTENTION:
+        case MF_OP_DELTA_NET:
+        case MF_OP_EXPERTS: at = i; break;
+        default: break;
         }
-        i += runs - 1;
+    done.op += at;
+    while (at + done.n_ops < n && done.op->kind == MF_OP_MATMUL && done.op[done.n_ops].kind == MF_OP_MATMUL)
+        done.n_ops++;
+    if (done.op->kind == MF_OP_EXPERTS) { /* as if every row had experts of its own, up to all of them */
+        done.n_pairs = (int64_t)s->rows->n * done.op->p.moe.top_k;
+        done.n_experts = done.n_pairs < s->b->bank->n_experts ? done.n_pairs : s->b->bank->n_experts;
     }
+    return done;
+}
+
+/* One range of one run. */
+static mf_status emit_range(const mf__cu_list *list, int run, const mf__cu_range *rows, mf_error *err) {
+    mf__cu *cu = list->cu;
+    step s = mf__cu_step_of(list, run, rows);
+    const mf__op *end = s.g->ops + s.g->n_ops;
+    bool watched = cu->base.watch.fn;
+    while (s.op < end) {
+        if (watched) MF__TRY(mf__cu_check(cudaEventRecord(cu->watch[0], cu->stream), "measuring", err));
+        int n = mf__cu_fuse(list, run, &s, end);
+        if (!n) n = emit_op(&s, end);
+        MF__TRY(mf__cu_check(cudaGetLastError(), s.op->label, err));
+        if (watched) {
+            float ms = 0;
+            mf__op_done done = op_done(&s, n);
+            MF__TRY(mf__cu_check(cudaEventRecord(cu->watch[1], cu->stream), "measuring", err));
+            MF__TRY(mf__cu_check(cudaEventSynchronize(cu->watch[1]), s.op->label, err));
+            MF__TRY(mf__cu_check(cudaEventElapsedTime(&ms, cu->watch[0], cu->watch[1]), "measuring", err));
+            cu->base.watch.fn(cu->base.watch.user, &done, (int64_t)((double)ms * 1e6));
+        }
+        s.op += n;
+    }
+    return MF_OK;
+}
+
+mf_status mf__cu_emit(const mf__cu_list *list, mf_error *err) {
+    for (int i = 0; i < list->first_range[list->n_runs]; i++) list->ranges[i].done = false;
+    for (int run = 0; run < list->n_runs; run++)
+        for (int i = list->first_range[run]; i < list->first_range[run + 1]; i++)
+            if (!list->ranges[i].done) MF__TRY(emit_range(list, run, &list->ranges[i], err));
     return MF_OK;
 }
 

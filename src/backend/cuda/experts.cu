@@ -5,23 +5,6 @@
 #define THREADS 256
 #define WARPS (THREADS / 32)
 
-/* A matrix of the bank as one of an expert. */
-static __device__ __forceinline__ mf__cu_matrix part_of(const mf__cu_matrix &m, const char *blob) {
-    mf__cu_matrix w = m;
-    w.data = blob + (intptr_t)m.data;
-    w.scales = blob + (intptr_t)m.scales;
-    if (m.biases) w.biases = blob + (intptr_t)m.biases;
-    return w;
-}
-
-template <int WIDTH, int R>
-static __device__ __forceinline__ void set_row(const mf__cu_matrix &w, int64_t row, int r, code_rows<R> *rows) {
-    int64_t scale_bytes = WIDTH == 0 ? 1 : w.scale_type == MF_CU_F32 ? 4 : 2;
-    rows->codes[r] = w.data + row * w.row_bytes;
-    rows->scales[r] = w.scales + row * w.n_groups * scale_bytes;
-    rows->biases[r] = w.biases ? w.biases + row * w.n_groups * scale_bytes : 0;
-}
-
 struct gate_up_params {
     mf__cu_experts e;
     float *act;
@@ -34,20 +17,30 @@ static __device__ __forceinline__ void put_act(const gate_up_params &p, const ch
     p.act[pair * p.e.inner + row] = glu_one(p.e.glu, gate, up);
 }
 
-/* blockIdx: rows of W, pair. WIDTH < 0: f32 activations. */
+/* The pair's expert, and row `row` of `from` in shared memory; NULL: the bank does not have it. WIDTH < 0: f32
+ * activations. */
+template <int WIDTH>
+static __device__ __forceinline__ const char *begin_pair(const mf__cu_experts &e, const float *from, int64_t row,
+                                                         int n_cols, shared_rows *x) {
+    const char *blob = e.bank.table[e.ids[blockIdx.y]];
+    MF_SHARED(memory);
+    if (!blob) return 0;
+    lay_rows(memory, 1, n_cols, WIDTH >= 0, WIDTH < 0, x);
+    mf__cu_input in = {};
+    in.x = from;
+    in.n_cols = n_cols;
+    fill_rows(in, (int)row, 1, *x, false, 0);
+    return blob;
+}
+
+/* blockIdx: rows of W, pair. */
 template <int WIDTH>
 static __global__ void __launch_bounds__(THREADS) gate_up_kernel(const __grid_constant__ gate_up_params p) {
     const mf__cu_experts &e = p.e;
     int64_t pair = blockIdx.y;
-    const char *blob = e.bank.table[e.ids[pair]];
-    MF_SHARED(memory);
     shared_rows x;
+    const char *blob = begin_pair<WIDTH>(e, e.x, pair / e.top_k, e.hidden, &x);
     if (!blob) return;
-    lay_rows(memory, 1, e.hidden, WIDTH >= 0, WIDTH < 0, &x);
-    mf__cu_input in = {};
-    in.x = e.x;
-    in.n_cols = e.hidden;
-    fill_rows(in, (int)(pair / e.top_k), 1, x, false, 0);
     mf__cu_matrix gate = part_of(e.bank.gate, blob), up = part_of(e.bank.up, blob);
     int warp = blockIdx.x * WARPS + threadIdx.x / 32, n_warps = gridDim.x * WARPS;
     if (WIDTH < 0) {
@@ -81,15 +74,9 @@ template <int WIDTH>
 static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_constant__ gate_up_params p) {
     const mf__cu_experts &e = p.e;
     int64_t pair = blockIdx.y;
-    const char *blob = e.bank.table[e.ids[pair]];
-    MF_SHARED(memory);
     shared_rows x;
+    const char *blob = begin_pair<WIDTH>(e, p.act, pair, e.inner, &x);
     if (!blob) return;
-    lay_rows(memory, 1, e.inner, WIDTH >= 0, WIDTH < 0, &x);
-    mf__cu_input in = {};
-    in.x = p.act;
-    in.n_cols = e.inner;
-    fill_rows(in, (int)pair, 1, x, false, 0);
     mf__cu_matrix down = part_of(e.bank.down, blob);
     const float *bias = e.bank.b_down < 0 ? 0 : (const float *)(blob + e.bank.b_down);
     float *y = e.pairs + pair * e.hidden;

@@ -5,6 +5,8 @@
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
+#define RING_THREADS 512 /* one block on a processor: the rest of it is for the next kernel's */
+#define RING_WARPS (RING_THREADS / 32)
 
 struct few_params {
     mf__cu_input in;
@@ -52,6 +54,19 @@ static __device__ __forceinline__ void f32_step(const mf__cu_job &j, int row, co
         if (t < n) put(j, t0 + t, row, acc[t]);
 }
 
+/* Prefetches the first f32 row of this warp. */
+static __device__ __forceinline__ void ask_f32(const few_params &p) {
+    int warps = blockDim.x / 32;
+    for (int step = blockIdx.x * warps + threadIdx.x / 32; step < p.first[p.n_jobs]; step += gridDim.x * warps) {
+        int j = job_of(p, step);
+        if (p.is_int8[j]) continue;
+        const mf__cu_matrix &w = p.jobs[j].w;
+        const char *row = w.data + (int64_t)(step - p.first[j]) * w.row_bytes;
+        for (int64_t i = lane_id() * 128; i < w.row_bytes; i += 32 * 128) prefetch(row + i);
+        return;
+    }
+}
+
 /* ---- any codes --------------------------------------------------------------------------------------------------- */
 
 template <int WIDTH, int NT, int R>
@@ -62,11 +77,7 @@ static __device__ __forceinline__ void int8_step(const mf__cu_job &j, int step, 
     float acc[R][NT];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        int64_t row = min(row0 + r * side, j.w.n_rows - 1), scale_bytes = j.w.scale_type == MF_CU_F32 ? 4 : 2;
-        if (WIDTH == 0) scale_bytes = 1;
-        rows.codes[r] = j.w.data + row * j.w.row_bytes;
-        rows.scales[r] = j.w.scales + row * j.w.n_groups * scale_bytes;
-        rows.biases[r] = j.w.biases ? j.w.biases + row * j.w.n_groups * scale_bytes : 0;
+        set_row<WIDTH, R>(j.w, min(row0 + r * side, j.w.n_rows - 1), r, &rows);
 #pragma unroll
         for (int t = 0; t < NT; t++) acc[r][t] = 0;
     }
@@ -80,6 +91,8 @@ static __global__ void __launch_bounds__(THREADS) any_kernel(const __grid_consta
     MF_SHARED(memory);
     shared_rows x;
     lay_rows(memory, NT, p.in.n_cols, p.planes, p.floats, &x);
+    ask_f32(p);
+    depend();
     int t0 = blockIdx.y * NT, n = min(NT, p.in.n - t0);
     fill_rows(p.in, t0, n, x, blockIdx.x == 0, slots);
     for (int step = blockIdx.x * WARPS + threadIdx.x / 32; step < p.first[p.n_jobs]; step += gridDim.x * WARPS) {
@@ -98,17 +111,23 @@ struct cursor {
     int step, turn;
 };
 
+/* Granules that a warp has under way. */
+static __host__ __device__ constexpr int ring_depth(int rows) {
+    return rows == 1 ? 4 : 2;
+}
+
 template <int WIDTH, int NT, int R>
-static __global__ void __launch_bounds__(THREADS) ring_kernel(const __grid_constant__ few_params p) {
+static __global__ void __launch_bounds__(RING_THREADS) ring_kernel(const __grid_constant__ few_params p) {
+    const int RING = ring_depth(R);
     __shared__ float slots[32];
     MF_SHARED(memory);
     ring_slot<WIDTH, R> *ring = (ring_slot<WIDTH, R> *)memory + threadIdx.x / 32 * RING;
     shared_rows x;
-    lay_rows(memory + WARPS * RING * sizeof *ring, NT, p.in.n_cols, p.planes, p.floats, &x);
-    int t0 = blockIdx.y * NT, n = min(NT, p.in.n - t0), total = p.first[p.n_jobs], stride = gridDim.x * WARPS;
+    lay_rows(memory + RING_WARPS * RING * sizeof *ring, NT, p.in.n_cols, p.planes, p.floats, &x);
+    int t0 = blockIdx.y * NT, n = min(NT, p.in.n - t0), total = p.first[p.n_jobs], stride = gridDim.x * RING_WARPS;
     int lanes = lanes_of_row(p.in.n_cols), side = 32 / lanes, lane = lane_id() % lanes, beside = lane_id() / lanes;
     int granules = p.in.n_cols / MF_CU_GRANULE, turns = (granules + lanes - 1) / lanes;
-    cursor ask = {(int)(blockIdx.x * WARPS + threadIdx.x / 32), 0};
+    cursor ask = {(int)(blockIdx.x * RING_WARPS + threadIdx.x / 32), 0};
     while (ask.step < total && !p.is_int8[job_of(p, ask.step)]) ask.step += stride;
     auto ask_next = [&](int slot) {
         if (ask.step < total) {
@@ -131,9 +150,11 @@ static __global__ void __launch_bounds__(THREADS) ring_kernel(const __grid_const
         copy_commit();
     };
     for (int i = 0; i < RING; i++) ask_next(i);
+    ask_f32(p);
+    depend();
     fill_rows(p.in, t0, n, x, blockIdx.x == 0, slots);
     int slot = 0;
-    for (int step = blockIdx.x * WARPS + threadIdx.x / 32; step < total; step += stride) {
+    for (int step = blockIdx.x * RING_WARPS + threadIdx.x / 32; step < total; step += stride) {
         int k = job_of(p, step);
         const mf__cu_job &j = p.jobs[k];
         if (!p.is_int8[k]) {
@@ -167,7 +188,7 @@ extern "C" bool mf__cu_is_int8(const mf__cu_matrix *w, bool exact) {
     return !exact && (w->type == MF_CU_AFFINE || w->type == MF_CU_MXFP4);
 }
 
-#define MOST_BLOCKS (132 * 2)
+#define SMS 132 /* processors that work is shared out to, at most */
 
 /* Steps of R rows each. */
 static void count_steps(few_params *p, int rows) {
@@ -179,32 +200,33 @@ static void count_steps(few_params *p, int rows) {
 
 template <int WIDTH, int NT, int R> static void launch_any(cudaStream_t s, few_params &p, size_t shared) {
     count_steps(&p, R);
-    unsigned blocks = ceil_div(p.first[p.n_jobs], WARPS), most = 2 * MOST_BLOCKS;
-    MF_LAUNCH((any_kernel<WIDTH, NT, R>), dim3(blocks < most ? blocks : most, ceil_div(p.in.n, NT)), THREADS, shared, s,
-              p);
+    unsigned blocks = ceil_div(p.first[p.n_jobs], WARPS), most = 4 * SMS;
+    MF_LAUNCH_EARLY((any_kernel<WIDTH, NT, R>), dim3(blocks < most ? blocks : most, ceil_div(p.in.n, NT)), THREADS,
+                    shared, s, p);
 }
 
 template <int WIDTH, int NT, int R> static void launch_ring(cudaStream_t s, few_params &p, size_t shared) {
     count_steps(&p, R);
-    unsigned blocks = ceil_div(p.first[p.n_jobs], WARPS), most = MOST_BLOCKS;
-    shared += WARPS * RING * sizeof(ring_slot<WIDTH, R>);
-    MF_LAUNCH((ring_kernel<WIDTH, NT, R>), dim3(blocks < most ? blocks : most, ceil_div(p.in.n, NT)), THREADS, shared,
-              s, p);
+    unsigned blocks = ceil_div(p.first[p.n_jobs], RING_WARPS);
+    shared += RING_WARPS * ring_depth(R) * sizeof(ring_slot<WIDTH, R>);
+    MF_LAUNCH_EARLY((ring_kernel<WIDTH, NT, R>), dim3(blocks < SMS ? blocks : SMS, ceil_div(p.in.n, NT)), RING_THREADS,
+                    shared, s, p);
 }
 
-/* Few rows of W are shared out over all processors one by one. */
+/* As few rows of W at a time as give every warp one step. */
 template <int WIDTH> static void launch_few(cudaStream_t s, few_params &p, size_t one) {
-    int64_t rows = 0;
+    int64_t rows = 0, warps = SMS * RING_WARPS * (32 / lanes_of_row(p.in.n_cols));
     for (int i = 0; i < p.n_jobs; i++) rows += p.jobs[i].w.n_rows;
-    bool small = rows < 6144 * (32 / lanes_of_row(p.in.n_cols));
     if (p.in.n >= 5 && 8 * one <= 96 << 10)
         launch_ring<WIDTH, 8, 2>(s, p, 8 * one);
     else if (p.in.n >= 2 && 4 * one <= 96 << 10)
         launch_ring<WIDTH, 4, 2>(s, p, 4 * one);
-    else if (small)
+    else if (rows <= warps)
         launch_ring<WIDTH, 1, 1>(s, p, one);
+    else if (rows <= 2 * warps || WIDTH == 8)
+        launch_ring<WIDTH, 1, 2>(s, p, one);
     else
-        launch_ring<WIDTH, 1, 4>(s, p, one);
+        launch_ring<WIDTH, 1, WIDTH == 8 ? 2 : 4>(s, p, one);
 }
 
 template <int WIDTH> static void launch_width(cudaStream_t s, few_params &p, size_t one) {

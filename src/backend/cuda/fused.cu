@@ -11,26 +11,9 @@
 #define WARPS (THREADS / 32)
 #define UP_RING 2 /* granules under way */
 
-static __device__ __forceinline__ mf__cu_matrix part_of(const mf__cu_matrix &m, const char *blob) {
-    mf__cu_matrix w = m;
-    w.data = blob + (intptr_t)m.data;
-    w.scales = blob + (intptr_t)m.scales;
-    if (m.biases) w.biases = blob + (intptr_t)m.biases;
-    return w;
-}
-
-template <int WIDTH, int R>
-static __device__ __forceinline__ void set_row(const mf__cu_matrix &w, int64_t row, int r, code_rows<R> *rows) {
-    int64_t scale_bytes = WIDTH == 0 ? 1 : w.scale_type == MF_CU_F32 ? 4 : 2;
-    rows->codes[r] = w.data + row * w.row_bytes;
-    rows->scales[r] = w.scales + row * w.n_groups * scale_bytes;
-    rows->biases[r] = w.biases ? w.biases + row * w.n_groups * scale_bytes : 0;
-}
-
 /* ---- route, gate and up ------------------------------------------------------------------------------------------ */
 
-/* blockIdx: rows of W, slot, row. Every block chooses the row's experts for itself; the first of a row says which. Then
- * the codes are under way while the row is rounded. */
+/* blockIdx: rows of W, slot, row. Every block chooses the row's experts for itself; the first of a row says which. */
 template <int WIDTH>
 static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_constant__ mf__cu_moe p) {
     __shared__ int chosen[MF_CU_MAX_TOPK];
@@ -41,6 +24,10 @@ static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_c
     int64_t row = blockIdx.z, pair = row * e.top_k + blockIdx.y;
     char *at = memory + WARPS * UP_RING * sizeof *ring;
     size_t used = (lay_rows(at, 1, e.hidden, true, false, &x) + 15) / 16 * 16;
+    mf__cu_input in = {};
+    in.x = e.x;
+    in.n_cols = e.hidden;
+    depend();
     if (threadIdx.x < 32) {
         int id;
         float share = route_row(p.route, row, (float *)(at + used), &id);
@@ -50,6 +37,12 @@ static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_c
                 p.route.ids[row * e.top_k + lane_id()] = id;
                 p.route.shares[row * e.top_k + lane_id()] = share;
             }
+        }
+    } else { /* meanwhile the others round the row */
+        for (int b = threadIdx.x / 32 - 1; b < x.blocks; b += WARPS - 1) {
+            float v[8];
+            block_values(in, (int)row, b, 1, v);
+            fill_block(in, (int)row, 0, b, 1, v, x, false);
         }
     }
     __syncthreads();
@@ -72,10 +65,6 @@ static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_c
         copy_commit();
     };
     for (int i = 0; i < UP_RING; i++) ask_next(i);
-    mf__cu_input in = {};
-    in.x = e.x;
-    in.n_cols = e.hidden;
-    fill_rows(in, (int)row, 1, x, false, 0);
     const float *b_gate = e.bank.b_gate < 0 ? 0 : (const float *)(blob + e.bank.b_gate);
     const float *b_up = e.bank.b_up < 0 ? 0 : (const float *)(blob + e.bank.b_up);
     int slot = 0;
@@ -105,10 +94,11 @@ static __global__ void __launch_bounds__(THREADS) route_up_kernel(const __grid_c
 
 /* ---- down, shared, combine --------------------------------------------------------------------------------------- */
 
-#define SLOTS 8 /* experts whose rows are under way at once */
+#define AT_ONCE 8 /* experts whose rows are under way at once */
 
 /* blockIdx: rows of W, row. SHARED: bits of the shared expert, 0 where there is none. Lanes share a row of W as in
- * few.cu; the first granules are asked for before the activations are rounded. */
+ * few.cu. The router's logits are those of the last kernel but one: experts are chosen again, and their first granules
+ * asked for, while gate and up are still on their way. */
 template <int WIDTH, int SHARED>
 static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_constant__ mf__cu_moe p) {
     __shared__ const char *blobs[MF_CU_MAX_TOPK];
@@ -116,15 +106,16 @@ static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_const
     MF_SHARED(memory);
     const int OWN = SHARED ? SHARED : 4;
     const mf__cu_experts &e = p.e;
-    ring_slot<WIDTH, SLOTS> *ring = (ring_slot<WIDTH, SLOTS> *)memory + threadIdx.x / 32;
+    ring_slot<WIDTH, AT_ONCE> *ring = (ring_slot<WIDTH, AT_ONCE> *)memory + threadIdx.x / 32;
     ring_slot<OWN, 1> *own_ring = (ring_slot<OWN, 1> *)(memory + WARPS * sizeof *ring) + threadIdx.x / 32;
     char *at = memory + WARPS * (sizeof *ring + sizeof *own_ring);
     shared_rows x, own;
     int64_t row = blockIdx.y;
     size_t used = (lay_rows(at, e.top_k, e.inner, true, false, &x) + 15) / 16 * 16;
-    if ((int)threadIdx.x < e.top_k) {
-        blobs[threadIdx.x] = e.bank.table[p.route.ids[row * e.top_k + threadIdx.x]];
-        shares[threadIdx.x] = p.route.shares[row * e.top_k + threadIdx.x];
+    if (threadIdx.x < 32) {
+        int id;
+        float share = route_row(p.route, row, (float *)at, &id);
+        if (lane_id() < e.top_k) blobs[lane_id()] = e.bank.table[id], shares[lane_id()] = share;
     }
     __syncthreads();
     int lanes = lanes_of_row(e.inner), side = 32 / lanes, lane = lane_id() % lanes;
@@ -134,12 +125,12 @@ static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_const
                                        int g = lane + turn * lanes;
                                        if (g < granules)
 #pragma unroll
-                                           for (int r = 0; r < SLOTS; r++) {
+                                           for (int r = 0; r < AT_ONCE; r++) {
                                                if (k0 + r >= e.top_k) continue;
                                                const mf__cu_matrix m = part_of(e.bank.down, blobs[k0 + r]);
                                                int64_t off = (int64_t)w * m.n_groups * 2;
-                                               ring_ask<WIDTH, SLOTS>(m, m.data + w * m.row_bytes, m.scales + off,
-                                                                      m.biases + off, g, r, ring);
+                                               ring_ask<WIDTH, AT_ONCE>(m, m.data + w * m.row_bytes, m.scales + off,
+                                                                        m.biases + off, g, r, ring);
                                            }
                                        copy_commit();
     };
@@ -149,6 +140,7 @@ static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_const
                          lane, 0, own_ring);
     }
     ask(0, 0);
+    depend();
     mf__cu_input in = {};
     in.x = p.act;
     in.n_cols = e.inner;
@@ -164,43 +156,45 @@ static __global__ void __launch_bounds__(THREADS) down_kernel(const __grid_const
         fill_rows(in, (int)row, 1, own, false, 0);
         if (p.score) score = sigmoid(p.score[row]);
     }
-    for (int k0 = 0; k0 < e.top_k; k0 += SLOTS) {
-        float acc[SLOTS][1];
+    for (int k0 = 0; k0 < e.top_k; k0 += AT_ONCE) {
+        float acc[AT_ONCE][1];
         shared_rows some = x;
         some.q += k0 * x.units, some.scale += k0 * x.blocks, some.sum += k0 * x.granules;
 #pragma unroll
-        for (int r = 0; r < SLOTS; r++) acc[r][0] = 0;
+        for (int r = 0; r < AT_ONCE; r++) acc[r][0] = 0;
         for (int turn = 0; turn < turns; turn++) {
             int g = lane + turn * lanes;
             copy_wait<0>();
-            if (g < granules) ring_dots<WIDTH, 1, SLOTS, true>(e.bank.down, ring, some, g, acc);
-            if (turn + 1 < turns || k0 + SLOTS < e.top_k)
-                ask(turn + 1 < turns ? k0 : k0 + SLOTS, turn + 1 < turns ? turn + 1 : 0);
+            if (g < granules) ring_dots<WIDTH, 1, AT_ONCE, true>(e.bank.down, ring, some, g, acc);
+            if (turn + 1 < turns || k0 + AT_ONCE < e.top_k)
+                ask(turn + 1 < turns ? k0 : k0 + AT_ONCE, turn + 1 < turns ? turn + 1 : 0);
         }
 #pragma unroll
-        for (int r = 0; r < SLOTS; r++) {
+        for (int r = 0; r < AT_ONCE; r++) {
             float y = lanes_sum(acc[r][0], lanes);
             if (k0 + r >= e.top_k) continue;
             if (e.bank.b_down >= 0) y += ((const float *)(blobs[k0 + r] + e.bank.b_down))[w];
-            sum += shares[k0 + r] * y;
+            sum = fmaf(shares[k0 + r], y, sum);
         }
     }
     if (SHARED) {
         float acc[1][1] = {{0}};
         copy_wait<0>();
         if (lane < p.shared.n_cols / MF_CU_GRANULE) ring_dots<OWN, 1, 1, false>(p.shared, own_ring, own, lane, acc);
-        sum += score * lanes_sum(acc[0][0], lanes);
+        sum = fmaf(score, lanes_sum(acc[0][0], lanes), sum);
     }
     if (lane == 0 && out < e.hidden) p.y[row * e.hidden + out] = p.h[row * e.hidden + out] + sum;
 }
 
 template <int WIDTH, int SHARED> static void launch_down(cudaStream_t s, const mf__cu_moe &m) {
     shared_rows x;
-    size_t shared = (lay_rows(0, m.e.top_k + SLOTS, m.e.inner, true, false, &x) + 15) / 16 * 16;
+    size_t shared = (lay_rows(0, m.e.top_k + AT_ONCE, m.e.inner, true, false, &x) + 15) / 16 * 16;
     if (SHARED) shared += lay_rows(0, 1, m.shared.n_cols, true, false, &x);
-    shared += WARPS * (sizeof(ring_slot<WIDTH, SLOTS>) + sizeof(ring_slot < SHARED ? SHARED : 4, 1 >));
+    size_t routing = (size_t)(m.route.n_experts + m.route.n_groups) * 4; /* before the rows are there */
+    if (shared < routing) shared = routing;
+    shared += WARPS * (sizeof(ring_slot<WIDTH, AT_ONCE>) + sizeof(ring_slot < SHARED ? SHARED : 4, 1 >));
     int rows = WARPS * (32 / lanes_of_row(m.e.inner));
-    MF_LAUNCH((down_kernel<WIDTH, SHARED>), dim3(ceil_div(m.e.hidden, rows), m.e.n_rows), THREADS, shared, s, m);
+    MF_LAUNCH_EARLY((down_kernel<WIDTH, SHARED>), dim3(ceil_div(m.e.hidden, rows), m.e.n_rows), THREADS, shared, s, m);
 }
 
 template <int WIDTH> static void launch_moe(cudaStream_t s, const mf__cu_moe &m) {
@@ -208,7 +202,8 @@ template <int WIDTH> static void launch_moe(cudaStream_t s, const mf__cu_moe &m)
     size_t shared = (lay_rows(0, 1, m.e.hidden, true, false, &x) + 15) / 16 * 16;
     shared += (size_t)(m.route.n_experts + m.route.n_groups) * 4 + WARPS * UP_RING * sizeof(ring_slot<WIDTH, 4>);
     int rows = WARPS * 2 * (32 / lanes_of_row(m.e.hidden));
-    MF_LAUNCH((route_up_kernel<WIDTH>), dim3(ceil_div(m.e.inner, rows), m.e.top_k, m.e.n_rows), THREADS, shared, s, m);
+    MF_LAUNCH_EARLY((route_up_kernel<WIDTH>), dim3(ceil_div(m.e.inner, rows), m.e.top_k, m.e.n_rows), THREADS, shared,
+                    s, m);
     if (!m.shared.n_cols)
         launch_down<WIDTH, 0>(s, m);
     else if (m.shared.bits == 8)
@@ -246,18 +241,33 @@ extern "C" void mf__cu_moe_rows(cudaStream_t s, const mf__cu_moe *m) {
 #define MAX_KERNEL 8
 #define DELTA_ROWS 32
 
+/* The rows before and the weights of one channel. */
+struct conv_channel {
+    float before[MAX_KERNEL], w[MAX_KERNEL];
+};
+
+static __device__ __forceinline__ void ask_channel(const mf__cu_delta_step &p, const mf__cu_segment *seg, int64_t c,
+                                                   conv_channel *to) {
+#pragma unroll
+    for (int k = 0; k < MAX_KERNEL; k++) {
+        to->before[k] = k < p.n_kernel - 1 ? seg->conv_in[k * p.d.n_cols + c] : 0;
+        to->w[k] = k < p.n_kernel ? p.w_conv[c * p.n_kernel + k] : 0;
+    }
+}
+
 /* conv + silu of one channel; the first block that has it moves the state on. */
 static __device__ __forceinline__ float conv_one(const mf__cu_delta_step &p, const mf__cu_segment *seg, int64_t row,
-                                                 int c, bool first) {
+                                                 int64_t c, const conv_channel &from, bool first) {
     int back = p.n_kernel - 1;
     float now = p.x[row * p.d.n_cols + c], sum = 0;
-    for (int k = 0; k < back; k++) {
-        float v = seg->conv_in[(int64_t)k * p.d.n_cols + c];
-        sum += p.w_conv[(int64_t)c * p.n_kernel + k] * v;
-        if (first && k > 0) seg->conv_out[(int64_t)(k - 1) * p.d.n_cols + c] = v;
+#pragma unroll
+    for (int k = 0; k < MAX_KERNEL; k++) {
+        if (k < back) sum = fmaf(from.w[k], from.before[k], sum);
+        if (k == back) sum = fmaf(from.w[k], now, sum);
+        if (first && k > 0 && k < back) seg->conv_out[(k - 1) * p.d.n_cols + c] = from.before[k];
     }
-    if (first && back) seg->conv_out[(int64_t)(back - 1) * p.d.n_cols + c] = now;
-    return silu(sum + p.w_conv[(int64_t)c * p.n_kernel + back] * now);
+    if (first && back) seg->conv_out[(back - 1) * p.d.n_cols + c] = now;
+    return silu(sum);
 }
 
 static __device__ __forceinline__ float softplus(float x) {
@@ -283,16 +293,30 @@ static __global__ void __launch_bounds__(THREADS) delta_step_kernel(const __grid
         int c = lane + 8 * j;
         S[j] = mine && c < k_dim ? seg->delta_in[at + c] : 0;
     }
-    for (int c = threadIdx.x; c < 2 * k_dim + DELTA_ROWS; c += THREADS) {
-        int r = blockIdx.x * DELTA_ROWS + c - 2 * k_dim;
-        if (c < k_dim)
-            q[c] = conv_one(p, seg, row, (int)q_at + c, first);
-        else if (c < 2 * k_dim)
-            k[c - k_dim] = conv_one(p, seg, row, (int)(keys + q_at) + c - k_dim, first);
-        else if (r < d.v_dim)
-            vs[c - 2 * k_dim] = conv_one(p, seg, row, (int)v_at + r, true);
+    /* queries, keys and the values of this block's rows: the channels of a thread */
+    const int SLOTS = (2 * COLS * 8 + DELTA_ROWS + THREADS - 1) / THREADS;
+    conv_channel channels[SLOTS];
+    auto channel = [&](int c) { /* -1: there is none */
+                                int r = blockIdx.x * DELTA_ROWS + c - 2 * k_dim;
+                                if (c < k_dim) return q_at + c;
+                                if (c < 2 * k_dim) return keys + q_at + c - k_dim;
+                                return c < 2 * k_dim + DELTA_ROWS && r < d.v_dim ? v_at + r : (int64_t)-1;
+    };
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++) {
+        int64_t at = channel(threadIdx.x + i * THREADS);
+        if (at >= 0) ask_channel(p, seg, at, &channels[i]);
     }
-    if (threadIdx.x == 0) {
+    depend();
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++) {
+        int c = threadIdx.x + i * THREADS;
+        int64_t at = channel(c);
+        if (at < 0) continue;
+        float v = conv_one(p, seg, row, at, channels[i], first || c >= 2 * k_dim);
+        *(c < k_dim ? &q[c] : c < 2 * k_dim ? &k[c - k_dim] : &vs[c - 2 * k_dim]) = v;
+    }
+    if (threadIdx.x == THREADS - 1) {
         gates[0] = expf(-expf(p.a_log[head]) * softplus(p.a[row * d.n_v_heads + head] + p.dt_bias[head]));
         gates[1] = sigmoid(p.b[row * d.n_v_heads + head]);
     }
@@ -309,15 +333,15 @@ static __global__ void __launch_bounds__(THREADS) delta_step_kernel(const __grid
     for (int j = 0; j < COLS; j++) {
         int c = lane + 8 * j;
         S[j] *= decay;
-        if (c < k_dim) predicted[j & 1] += S[j] * k[c];
+        if (c < k_dim) predicted[j & 1] = fmaf(S[j], k[c], predicted[j & 1]);
     }
     float sum = lanes_sum(predicted[0] + predicted[1], 8), change = gates[1] * (vs[i] - sum);
 #pragma unroll
     for (int j = 0; j < COLS; j++) {
         int c = lane + 8 * j;
         if (c >= k_dim) continue;
-        S[j] += change * k[c];
-        read[j & 1] += S[j] * q[c];
+        S[j] = fmaf(change, k[c], S[j]);
+        read[j & 1] = fmaf(S[j], q[c], read[j & 1]);
         if (mine) seg->delta_out[at + c] = S[j];
     }
     float o = lanes_sum(read[0] + read[1], 8);
@@ -327,11 +351,11 @@ static __global__ void __launch_bounds__(THREADS) delta_step_kernel(const __grid
 extern "C" void mf__cu_delta_one(cudaStream_t s, const mf__cu_delta_step *p) {
     dim3 grid(ceil_div(p->d.v_dim, DELTA_ROWS), p->d.n_v_heads, p->d.segs.n);
     if (p->d.k_dim <= 32)
-        MF_LAUNCH((delta_step_kernel<4>), grid, THREADS, 0, s, *p);
+        MF_LAUNCH_EARLY((delta_step_kernel<4>), grid, THREADS, 0, s, *p);
     else if (p->d.k_dim <= 128)
-        MF_LAUNCH((delta_step_kernel<16>), grid, THREADS, 0, s, *p);
+        MF_LAUNCH_EARLY((delta_step_kernel<16>), grid, THREADS, 0, s, *p);
     else
-        MF_LAUNCH((delta_step_kernel<32>), grid, THREADS, 0, s, *p);
+        MF_LAUNCH_EARLY((delta_step_kernel<32>), grid, THREADS, 0, s, *p);
 }
 
 /* ---- queries, keys and values before attention ------------------------------------------------------------------- */
@@ -383,6 +407,7 @@ static __global__ void heads_kernel(const __grid_constant__ mf__cu_heads p) {
     const mf__cu_segment &seg = p.segs.at[p.segs.of_row[blockIdx.y]];
     int64_t row = blockIdx.y, pos = seg.pos + row - seg.row0;
     int head = blockIdx.x, dim = p.head_dim;
+    depend();
     if (head < p.n_heads) {
         norm_rope(p, p.q + (row * p.n_heads + head) * p.q_step, p.q_norm, pos, mem);
         for (int c = lane_id(); c < dim; c += 32) p.q_out[(row * p.n_heads + head) * dim + c] = mem[c];
@@ -396,5 +421,5 @@ static __global__ void heads_kernel(const __grid_constant__ mf__cu_heads p) {
 }
 
 extern "C" void mf__cu_heads_rows(cudaStream_t s, const mf__cu_heads *p) {
-    MF_LAUNCH(heads_kernel, dim3(p->n_heads + 2 * p->n_kv_heads, p->n_rows), 32, 0, s, *p);
+    MF_LAUNCH_EARLY(heads_kernel, dim3(p->n_heads + 2 * p->n_kv_heads, p->n_rows), 32, 0, s, *p);
 }

@@ -41,14 +41,26 @@ typedef struct mf__cu_lane {
     cudaEvent_t done[2];
 } mf__cu_lane;
 
-/* Rows of a run that are multiplied in the same way: those of sequences with few rows in it, and those of others. It
- * depends on a row's own sequence alone. */
+/* Which kernels a row gets depends on how many rows its own sequence has in the run, so that it has the same bits in
+ * any company: */
+typedef enum mf__cu_rows {
+    MF_CU_ONE,     /* a single row, with its state going to other memory than it comes from */
+    MF_CU_SEVERAL, /* up to MF_CU_FEW */
+    MF_CU_MANY
+} mf__cu_rows;
+
+#define MF_CU_MOST_FEW 64 /* rows of a range of one or several */
+
+/* Consecutive rows of a run that are of one kind: they are launched together. A range begins and ends with a segment.
+ */
 typedef struct mf__cu_range {
     int32_t first, n;
-    bool many;
+    mf__cu_rows kind;
+    int32_t first_seg, n_segs; /* of the run's */
+    mf__cu_segments segs;      /* in the table; rows are counted from the range's first */
+    int32_t n_splits;          /* of the longest row's keys */
+    bool done;                 /* with an earlier run of the list */
 } mf__cu_range;
-
-#define MF_CU_RANGES 64 /* more of them, and all rows are multiplied one by one */
 
 typedef struct mf__cu {
     mf__backend base;
@@ -72,8 +84,7 @@ typedef struct mf__cu {
     void **adopted;
     int n_adopted, max_adopted;
     uint64_t fence;
-    mf__cu_range last[MF_CU_RANGES]; /* of the last run that had segments, for those after it that have none */
-    int n_last;
+    cudaEvent_t watch[2]; /* around an op, for those who measure */
     mf__cu_lane lanes[MF_CU_LANES];
 } mf__cu;
 
@@ -86,33 +97,33 @@ typedef struct mf__cu_list {
     mf__cu *cu;
     const mf__run *runs;
     int n_runs;
-    mf__cu_segments *segs;                /* [n_runs]: in the table */
-    const char *const **tables;           /* [n_runs]: of banks, on the device */
-    int32_t *n_splits;                    /* [n_runs]: of the longest row's keys */
-    mf__cu_range (*ranges)[MF_CU_RANGES]; /* [n_runs] */
-    int *n_ranges;
-    bool *steps; /* [n_runs]: every segment is one row, and new recurrent state goes to other memory than the old */
+    const char *const **tables; /* [n_runs]: of banks, on the device */
+    mf__cu_range *ranges;
+    int *first_range; /* [n_runs + 1] */
 } mf__cu_list;
 
-/* One op of a list on its way to launches. */
+/* One op of a list on its way to launches, for a range of rows. */
 typedef struct mf__cu_step {
     mf__cu *cu;
     const mf__graph *g;
     const mf__binding *b;
     const mf__op *op;
-    mf__cu_segments segs;
+    const mf__cu_range *rows;
     const char *const *table;
-    int32_t n_splits;
-    const mf__cu_range *ranges;
-    int n_ranges;
     char *scratch;
 } mf__cu_step;
 
+mf__cu_step mf__cu_step_of(const mf__cu_list *list, int run, const mf__cu_range *rows);
+
+/* A buffer from the range's first row on. */
+static inline float *mf__cu_buf(const mf__cu_step *s, int16_t id) {
+    return id < 0 ? NULL : (float *)s->b->bufs[id] + (int64_t)s->rows->first * s->g->bufs[id].cols;
+}
 static inline float *mf__cu_in(const mf__cu_step *s, int k) {
-    return s->op->in[k] < 0 ? NULL : (float *)s->b->bufs[s->op->in[k]];
+    return mf__cu_buf(s, s->op->in[k]);
 }
 static inline float *mf__cu_out(const mf__cu_step *s, int k) {
-    return s->op->out[k] < 0 ? NULL : (float *)s->b->bufs[s->op->out[k]];
+    return mf__cu_buf(s, s->op->out[k]);
 }
 static inline int32_t mf__cu_in_cols(const mf__cu_step *s, int k) {
     return s->g->bufs[s->op->in[k]].cols;
@@ -121,6 +132,7 @@ static inline const float *mf__cu_vec(const mf__cu_step *s, int k) {
     return s->op->w[k] < 0 ? NULL : (const float *)s->b->weights[s->op->w[k]].data;
 }
 mf__cu_glu mf__cu_glu_of(const mf__glu *g);
+mf__cu_job mf__cu_job_of(const mf__cu_step *s, const mf__op *op);
 mf__cu_experts mf__cu_experts_of(const mf__cu_step *s);
 mf__cu_attention mf__cu_attention_of(const mf__cu_step *s);
 mf__cu_delta mf__cu_delta_of(const mf__cu_step *s);
@@ -130,8 +142,8 @@ void mf__cu_attend_rows(const mf__cu_step *s, mf__cu_attention a);
 int mf__cu_count_products(const mf__cu_step *s, const mf__op *end, bool exact);
 
 /* fuse.c: ops of decoding that follow one another and are one launch (or two). Returns how many ops of this run it
- * took, 0: none; *runs: how many runs, this one included, are done with it. */
-int mf__cu_fuse(const mf__cu_list *list, int run, const mf__cu_step *s, const mf__op *end, int *runs);
+ * took, 0: none. Ranges of later runs that are done with it are marked. */
+int mf__cu_fuse(const mf__cu_list *list, int run, const mf__cu_step *s, const mf__op *end);
 
 mf_status mf__cu_emit(const mf__cu_list *list, mf_error *err);
 bool mf__cu_supports(const mf__backend *be, const mf__op *op);

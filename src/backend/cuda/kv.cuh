@@ -15,6 +15,10 @@ static __device__ __forceinline__ char *k_row(const mf__cu_segment &s, int64_t p
 static __device__ __forceinline__ char *v_row(const mf__cu_segment &s, int64_t pos) {
     return kv_block(s, pos) + s.block_rows * s.k_bytes + pos % s.block_rows * s.v_bytes;
 }
+/* The first cached row that row pos sees. */
+static __device__ __forceinline__ int64_t first_of(const mf__cu_attention &p, int64_t pos) {
+    return p.window && pos >= p.window ? pos - p.window + 1 : 0;
+}
 static __device__ __forceinline__ int kv_scales_at(int cols) {
     return (cols + 3) / 4 * 4;
 }

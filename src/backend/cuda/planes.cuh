@@ -87,19 +87,35 @@ static __device__ __forceinline__ void gated_norm_values(const mf__cu_input &in,
         if (c + i < in.n_cols) v[i] = v[i] * scale * in.w[(c & (in.part - 1)) + i] * silu(in.x2[at + i]);
 }
 
-/* 1 / rms of row t, for all threads of the block. */
-static __device__ __forceinline__ float row_scale(const mf__cu_input &in, int t, float *slots) {
+/* The columns of a row without what comes before the product: eight of them from c on. */
+static __device__ __forceinline__ void raw_values(const mf__cu_input &in, int t, int c, float *v) {
+    mf__cu_input raw = in;
+    raw.before = MF_CU_AS_IS;
+    input_values(raw, t, c, 1, v);
+}
+
+static __device__ __forceinline__ float sum_of_squares(const float *v) {
     float sum = 0;
-    const float *x = in.x + (int64_t)t * in.n_cols;
-    if (in.n_cols % 4 == 0) {
-        for (int c = threadIdx.x * 4; c < in.n_cols; c += blockDim.x * 4) {
-            float4 v = *(const float4 *)(x + c);
-            sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-        }
-    } else {
-        for (int c = threadIdx.x; c < in.n_cols; c += blockDim.x) sum += x[c] * x[c];
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum = fmaf(v[i], v[i], sum);
+    return sum;
+}
+
+/* 1 / rms of row t, for all threads of the block: sums of MF_CU_BLOCK columns in 32 slots, which are added up in pairs.
+ * The order does not depend on the number of threads (warps are a divisor of 32). */
+static __device__ __forceinline__ float row_scale(const mf__cu_input &in, int t, float *slots) {
+    int warp = threadIdx.x / 32, n_warps = blockDim.x / 32, blocks = (in.n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
+    __syncthreads();
+    if (threadIdx.x < 32) slots[threadIdx.x] = 0;
+    __syncthreads();
+    for (int b = warp; b < blocks; b += n_warps) {
+        float v[8];
+        raw_values(in, t, b * MF_CU_BLOCK + lane_id() * 8, v);
+        float sum = warp_sum(sum_of_squares(v));
+        if (lane_id() == 0) slots[b % 32] += sum;
     }
-    return 1.0f / sqrtf(block_sum(sum, slots) / (float)in.n_cols + in.eps);
+    __syncthreads();
+    return 1.0f / sqrtf(warp_sum(slots[lane_id()]) / (float)in.n_cols + in.eps);
 }
 
 /* One warp: the values of block b of row t. */
@@ -132,23 +148,23 @@ static __device__ __forceinline__ void fill_rows(const mf__cu_input &in, int t0,
     int warp = threadIdx.x / 32, n_warps = blockDim.x / 32, blocks = (in.n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
     float v[8];
     if (in.before != MF_CU_NORM) {
-        for (int i = warp; i < n * blocks; i += n_warps) {
+        for (int i = warp; i < n * blocks; i += 2 * n_warps) { /* two are asked for before the first is used */
+            int k = i + n_warps;
+            float u[8];
             block_values(in, t0 + i / blocks, i % blocks, 1, v);
+            if (k < n * blocks) block_values(in, t0 + k / blocks, k % blocks, 1, u);
             fill_block(in, t0, i / blocks, i % blocks, 1, v, s, first);
+            if (k < n * blocks) fill_block(in, t0, k / blocks, k % blocks, 1, u, s, first);
         }
     } else {
         for (int t = 0; t < n; t++) {
-            if (blocks <= n_warps) { /* one look at the row: values and weights are asked for together */
+            if (blocks <= n_warps) { /* as row_scale, but values and weights are asked for together */
                 int c = warp * MF_CU_BLOCK + lane_id() * 8;
-                float w[8], sum = 0;
-                mf__cu_input raw = in;
-                raw.before = MF_CU_AS_IS;
-                input_values(raw, t0 + t, c, 1, v);
+                float w[8];
+                raw_values(in, t0 + t, c, v);
 #pragma unroll
                 for (int i = 0; i < 8; i++) w[i] = c + i < in.n_cols ? in.w[c + i] : 0;
-#pragma unroll
-                for (int i = 0; i < 8; i++) sum += v[i] * v[i];
-                float scale = 1.0f / sqrtf(block_sum(sum, slots) / (float)in.n_cols + in.eps);
+                float scale = 1.0f / sqrtf(block_sum(sum_of_squares(v), slots) / (float)in.n_cols + in.eps);
 #pragma unroll
                 for (int i = 0; i < 8; i++) v[i] = v[i] * scale * w[i];
                 if (warp < blocks) fill_block(in, t0, t, warp, scale, v, s, first);

@@ -14,24 +14,21 @@ static __device__ __forceinline__ uint32_t ordered(float v) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The k largest of p[0..n), n <= 1024; lane k keeps the k-th. Of equal values the lower index. */
-static __device__ __forceinline__ int top_k(const float *p, int n, int k) {
-    uint32_t taken = 0; /* element lane + 32 i */
-    int mine = 0, at = -1;
-    uint32_t most = 0;
-    bool stale = true;
+/* The k largest of the warp's keys, lane l's number i being element l + 32 i; lane j keeps the j-th. Of equal keys the
+ * lower index. Keys of 0 are not there. */
+template <int N> static __device__ __forceinline__ int top_k(uint32_t *keys, int k) {
+    int mine = 0;
     for (int slot = 0; slot < k; slot++) {
-        if (stale) {
-            at = -1;
-            for (int i = 0, e = lane_id(); e < n; i++, e += 32) {
-                uint32_t v = ordered(p[e] + 0.0f);
-                if (!(taken >> i & 1) && (at < 0 || v > most)) most = v, at = e;
-            }
-        }
-        uint32_t best = max_of_warp(at < 0 ? 0 : most);
-        int id = (int)min_of_warp(at >= 0 && most == best ? (uint32_t)at : 0xffffffffu);
-        stale = id == at;
-        if (stale) taken |= 1u << (id / 32);
+        uint32_t most = 0;
+        int at = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (keys[i] > most) most = keys[i], at = i;
+        uint32_t best = max_of_warp(most);
+        int id = (int)min_of_warp(most == best ? (uint32_t)(lane_id() + 32 * at) : 0xffffffffu);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (id == lane_id() + 32 * i) keys[i] = 0;
         if (lane_id() == slot) mine = id;
     }
     return mine;
@@ -64,30 +61,61 @@ static __device__ __forceinline__ void drop_groups(const mf__cu_route &r, float 
     __syncwarp();
 }
 
-/* Lane k < top_k gets the k-th expert and its share. memory: n_experts + n_groups floats. */
-static __device__ __forceinline__ float route_row(const mf__cu_route &r, int64_t row, float *memory, int *out) {
-    float *choice = memory, *groups = choice + r.n_experts;
+/* As route_row, for up to 32 N experts: logits are asked for all at once. */
+template <int N>
+static __device__ __forceinline__ float route_with(const mf__cu_route &r, int64_t row, float *memory, int *out) {
     const float *logits = r.logits + row * r.n_experts;
-    float max = -FLT_MAX, total = 0;
-    for (int e = lane_id(); e < r.n_experts; e += 32) {
-        choice[e] = r.kind == SIGMOID ? sigmoid(logits[e]) + (r.bias ? r.bias[e] : 0) : logits[e];
-        max = fmaxf(max, logits[e]);
+    float own[N], choice[N], max = -FLT_MAX, total = 0;
+    uint32_t keys[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int e = lane_id() + 32 * i;
+        own[i] = e < r.n_experts ? logits[e] : 0;
+        choice[i] = r.kind == SIGMOID && r.bias && e < r.n_experts ? r.bias[e] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int e = lane_id() + 32 * i;
+        choice[i] = r.kind == SIGMOID ? sigmoid(own[i]) + choice[i] : own[i];
+        if (e < r.n_experts) max = fmaxf(max, own[i]);
     }
     max = warp_max(max);
-    __syncwarp();
-    if (r.kind == SIGMOID && r.n_groups > r.top_groups) drop_groups(r, choice, groups);
-    int id = top_k(choice, r.n_experts, r.top_k);
+    if (r.kind == SIGMOID && r.n_groups > r.top_groups) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane_id() + 32 * i < r.n_experts) memory[lane_id() + 32 * i] = choice[i];
+        __syncwarp();
+        drop_groups(r, memory, memory + r.n_experts);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane_id() + 32 * i < r.n_experts) choice[i] = memory[lane_id() + 32 * i];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint32_t key = ordered(choice[i] + 0.0f);
+        keys[i] = lane_id() + 32 * i >= r.n_experts ? 0 : key ? key : 1;
+    }
+    int id = top_k<N>(keys, r.top_k);
     bool mine = lane_id() < r.top_k;
     float share = !mine ? 0 : r.kind == SIGMOID ? sigmoid(logits[id]) : expf(logits[id] - max);
-    if (r.kind == SOFTMAX)
-        for (int e = lane_id(); e < r.n_experts; e += 32) total += expf(logits[e] - max);
-    else
+    if (r.kind == SOFTMAX) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane_id() + 32 * i < r.n_experts) total += expf(own[i] - max);
+    } else {
         total = share;
+    }
     total = warp_sum(total);
     if (r.kind != SIGMOID) share /= total;
     float sum = 1e-20f + warp_sum(share);
     *out = id;
     return (r.renorm ? share / sum : share) * r.scale;
+}
+
+/* Lane k < top_k gets the k-th expert and its share. memory: n_experts + n_groups floats. */
+static __device__ __forceinline__ float route_row(const mf__cu_route &r, int64_t row, float *memory, int *out) {
+    if (r.n_experts <= 256) return route_with<8>(r, row, memory, out);
+    return route_with<MF_CU_MAX_EXPERTS / 32>(r, row, memory, out);
 }
 
 #endif

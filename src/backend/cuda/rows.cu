@@ -168,8 +168,11 @@ static __global__ void combine_kernel(const __grid_constant__ mf__cu_combine p) 
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= p.hidden) return;
     float sum = 0;
-    for (int k = 0; k < p.top_k; k++) sum += p.shares[t * p.top_k + k] * p.pairs[(t * p.top_k + k) * p.hidden + c];
-    if (p.shared) sum += (p.score ? sigmoid(p.score[t]) : 1.0f) * p.shared[t * p.hidden + c];
+    for (int k = 0; k < p.top_k; k++) {
+        float pair = p.pairs[(t * p.top_k + k) * p.hidden + c];
+        sum = fmaf(p.shares[t * p.top_k + k], pair, sum);
+    }
+    if (p.shared) sum = fmaf(p.score ? sigmoid(p.score[t]) : 1.0f, p.shared[t * p.hidden + c], sum);
     p.y[t * p.hidden + c] = p.h[t * p.hidden + c] + sum;
 }
 

@@ -90,9 +90,7 @@ static __global__ void __launch_bounds__(THREADS) f32_kernel(const __grid_consta
         const mf__cu_tile tile = t.tiles[blockIdx.y];
         const char *blob = t.table[tile.expert];
         first = tile.first, n = tile.n;
-        m.data = blob + (intptr_t)m.data;
-        m.scales = blob + (intptr_t)m.scales;
-        if (m.biases) m.biases = blob + (intptr_t)m.biases;
+        m = part_of(m, blob);
         bias = t.bias_off[blockIdx.z] < 0 ? 0 : (const float *)(blob + t.bias_off[blockIdx.z]);
     }
     if ((int)blockIdx.x * SIDE >= m.n_rows) return;

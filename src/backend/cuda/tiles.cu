@@ -36,22 +36,44 @@ static __device__ __forceinline__ int turned_unit(int row, int j) {
     return (j & ~3) | ((j + (row >> 1)) & 3);
 }
 
-/* Asks for group g of this block's rows of activations. */
+/* What a thread brings of every group: units of a few rows, a sum, a scale. Addresses are of group 0. */
+template <int PER> struct share {
+    static const int units = BLOCK_X * PER * 4 / THREADS, sums = BLOCK_X * PER;
+    const uint4 *q[units];
+    const float *sum, *scale;
+    bool valid[units], sum_valid, scale_valid;
+};
+
 template <int PER>
-static __device__ __forceinline__ void fetch(const mf__cu_tiles &p, const int *rows, int n, int g, stage<PER> *s) {
+static __device__ __forceinline__ share<PER> share_of(const mf__cu_tiles &p, const int *rows, int n) {
+    share<PER> s;
     int granules = p.n_cols / MF_CU_GRANULE, blocks = (p.n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
-    for (int i = threadIdx.x; i < BLOCK_X * PER * 4; i += THREADS) {
-        int row = i / (PER * 4), j = i % (PER * 4);
-        const uint4 *from = (const uint4 *)p.x.q + ((int64_t)rows[row] * granules + g * PER) * 4 + j;
-        copy_async16(&s->q[row][turned_unit(row, j)], from, row < n);
+#pragma unroll
+    for (int i = 0; i < share<PER>::units; i++) {
+        int at = threadIdx.x + i * THREADS, row = at / (PER * 4), j = at % (PER * 4);
+        s.q[i] = (const uint4 *)p.x.q + (int64_t)rows[row] * granules * 4 + j;
+        s.valid[i] = row < n;
     }
-    for (int i = threadIdx.x; i < BLOCK_X * PER; i += THREADS) {
-        int row = i / PER, k = i % PER;
-        copy_async4(&s->sum[k][row], p.x.sum + (int64_t)rows[row] * granules + g * PER + k, row < n);
+    int row = threadIdx.x % share<PER>::sums / PER, k = threadIdx.x % PER;
+    s.sum = p.x.sum + (int64_t)rows[row] * granules + k;
+    s.sum_valid = row < n;
+    row = threadIdx.x % BLOCK_X;
+    s.scale = p.x.scale + (int64_t)rows[row] * blocks;
+    s.scale_valid = row < n;
+    return s;
+}
+
+/* Asks for group g of this block's rows of activations. */
+template <int PER> static __device__ __forceinline__ void fetch(const share<PER> &from, int g, stage<PER> *s) {
+#pragma unroll
+    for (int i = 0; i < share<PER>::units; i++) {
+        int at = threadIdx.x + i * THREADS, row = at / (PER * 4), j = at % (PER * 4);
+        copy_async16(&s->q[row][turned_unit(row, j)], from.q[i] + g * (PER * 4), from.valid[i]);
     }
-    for (int i = threadIdx.x; i < BLOCK_X; i += THREADS)
-        copy_async4(&s->scale[i], p.x.scale + (int64_t)rows[i] * blocks + g * PER / (MF_CU_BLOCK / MF_CU_GRANULE),
-                    i < n);
+    if (threadIdx.x < share<PER>::sums)
+        copy_async4(&s->sum[threadIdx.x % PER][threadIdx.x / PER], from.sum + g * PER, from.sum_valid);
+    if (threadIdx.x < BLOCK_X)
+        copy_async4(&s->scale[threadIdx.x], from.scale + g * PER / (MF_CU_BLOCK / MF_CU_GRANULE), from.scale_valid);
 }
 
 /* Unit `unit` of granule g of a row. */
@@ -107,11 +129,20 @@ static __device__ __forceinline__ bool find_tile(const mf__cu_tiles &t, int job,
     const char *blob = t.table[tile.expert];
     *first = tile.first;
     *n = tile.n;
-    m->data = blob + (intptr_t)m->data;
-    m->scales = blob + (intptr_t)m->scales;
-    if (m->biases) m->biases = blob + (intptr_t)m->biases;
+    *m = part_of(*m, blob);
     *bias = t.bias_off[job] < 0 ? 0 : (const float *)(blob + t.bias_off[job]);
     return true;
+}
+
+/* An expert's rows are read by few blocks: all of this one's are asked for at once. */
+static __device__ __forceinline__ void prefetch_rows(const mf__cu_matrix &m, int first) {
+    int n = min(BLOCK_W, m.n_rows - first), scale_bytes = m.type == MF_CU_MXFP4 ? 1 : m.scale_type == MF_CU_F32 ? 4 : 2;
+    const char *parts[3] = {m.data, m.scales, m.biases};
+    int64_t row_bytes[3] = {m.row_bytes, m.n_groups * scale_bytes, m.n_groups * scale_bytes};
+#pragma unroll
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = threadIdx.x * 128; parts[k] && i < n * row_bytes[k]; i += THREADS * 128)
+            prefetch(parts[k] + first * row_bytes[k] + i);
 }
 
 template <int WIDTH, int PER>
@@ -125,6 +156,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const __grid_co
     const float *bias;
     while ((int)blockIdx.x >= p.first[job + 1]) job++;
     if (!find_tile(t, job, &m, &bias, &first, &n)) return;
+    if (t.tiles) prefetch_rows(m, (blockIdx.x - p.first[job]) * BLOCK_W);
     for (int i = threadIdx.x; i < BLOCK_X; i += THREADS) {
         int at = first + min(i, n - 1), row = t.order ? t.order[at] : at;
         rows[i] = t.x_sorted ? at : t.top_k ? row / t.top_k : row;
@@ -151,11 +183,22 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const __grid_co
         for (int j = 0; j < TILES_X; j++)
 #pragma unroll
             for (int k = 0; k < 4; k++) acc[i][j][k] = 0;
+    const share<PER> mine = share_of<PER>(t, rows, n);
     for (int g = 0; g < STAGES - 1; g++) {
-        if (g < groups) fetch<PER>(t, rows, n, g, &stages[g]);
+        if (g < groups) fetch<PER>(mine, g, &stages[g]);
         copy_commit();
     }
     uint32_t raw[TILES_W][2][PER][2];
+    float sc[TILES_W][2], bi[TILES_W][2], next_sc[TILES_W][2], next_bi[TILES_W][2];
+    auto scales = [&](int g) {
+#pragma unroll
+        for (int i = 0; i < TILES_W; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                granule_scale<WIDTH>(m, m.scales + scale_at[i][h], m.biases ? m.biases + scale_at[i][h] : 0, g,
+                                     &next_sc[i][h], &next_bi[i][h]);
+    };
+    scales(0);
 #pragma unroll
     for (int i = 0; i < TILES_W; i++)
 #pragma unroll
@@ -164,18 +207,16 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const __grid_co
             for (int k = 0; k < PER; k++) load_unit<WIDTH>(codes[i][h], k, lane % 4, m.wide, raw[i][h][k]);
     for (int g = 0; g < groups; g++) {
         uint32_t even[TILES_W][2][PER], odd[TILES_W][2][PER];
-        float sc[TILES_W][2], bi[TILES_W][2];
         copy_wait<STAGES - 2>();
         __syncthreads();
-        if (g + STAGES - 1 < groups) fetch<PER>(t, rows, n, g + STAGES - 1, &stages[(g + STAGES - 1) % STAGES]);
+        if (g + STAGES - 1 < groups) fetch<PER>(mine, g + STAGES - 1, &stages[(g + STAGES - 1) % STAGES]);
         copy_commit();
         const stage<PER> *s = &stages[g % STAGES];
 #pragma unroll
         for (int i = 0; i < TILES_W; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                granule_scale<WIDTH>(m, m.scales + scale_at[i][h], m.biases ? m.biases + scale_at[i][h] : 0, g,
-                                     &sc[i][h], &bi[i][h]);
+                sc[i][h] = next_sc[i][h], bi[i][h] = next_bi[i][h];
 #pragma unroll
                 for (int k = 0; k < PER; k++) {
                     unpack_unit<WIDTH>(raw[i][h][k], &even[i][h][k], &odd[i][h][k]);
@@ -183,15 +224,19 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const __grid_co
                         load_unit<WIDTH>(codes[i][h], (g + 1) * PER + k, lane % 4, m.wide, raw[i][h][k]);
                 }
             }
+        if (g + 1 < groups) scales(g + 1);
 #pragma unroll
         for (int j = 0; j < TILES_X; j++) {
+            if (x0 + 8 * j >= n) break; /* the last rows of an expert */
             int row = x0 + 8 * j + lane / 4, col = x0 + 8 * j + lane % 4 * 2;
             uint4 q[PER];
-            float sum0 = 0, sum1 = 0, s0 = s->scale[col], s1 = s->scale[col + 1];
+            float2 scale = *(const float2 *)&s->scale[col];
+            float sum0 = 0, sum1 = 0, s0 = scale.x, s1 = scale.y;
 #pragma unroll
             for (int k = 0; k < PER; k++) {
+                float2 sum = *(const float2 *)&s->sum[k][col];
                 q[k] = s->q[row][turned_unit(row, 4 * k + lane % 4)];
-                sum0 += s->sum[k][col], sum1 += s->sum[k][col + 1];
+                sum0 += sum.x, sum1 += sum.y;
             }
 #pragma unroll
             for (int i = 0; i < TILES_W; i++) {

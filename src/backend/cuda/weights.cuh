@@ -5,6 +5,15 @@
 
 #include "backend/cuda/device.cuh"
 
+/* A matrix of the bank as one of an expert. */
+static __device__ __forceinline__ mf__cu_matrix part_of(const mf__cu_matrix &m, const char *blob) {
+    mf__cu_matrix w = m;
+    w.data = blob + (intptr_t)m.data;
+    w.scales = blob + (intptr_t)m.scales;
+    if (m.biases) w.biases = blob + (intptr_t)m.biases;
+    return w;
+}
+
 static __device__ __forceinline__ float float_at(const char *p, mf__cu_type type, int64_t i) {
     if (type == MF_CU_BF16) return __uint_as_float((uint32_t)((const uint16_t *)p)[i] << 16);
     if (type == MF_CU_F16) return from_f16(((const uint16_t *)p)[i]);

@@ -40,7 +40,7 @@ static const mf__bank *keep_bank(mf__far_command *c, const mf__bank *from, bool 
 static const mf__segment *keep_segments(mf__far_command *c, const mf__binding *b, bool *full) {
     mf__segment *segs = keep(c, b->segs, (size_t)b->n_segs, sizeof *segs, full);
     for (int32_t i = 0; segs && i < b->n_segs; i++)
-        segs[i].state = keep(c, segs[i].state, 1, sizeof *segs[i].state, full);
+        if (segs[i].state) segs[i].state = keep(c, segs[i].state, 1, sizeof *segs[i].state, full);
     return segs;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <mutex>
 #include <vector>
 
 enum { MAX_THREADS = 1024, STACK = 128 << 10 };
@@ -129,7 +130,8 @@ static void run_block(int n) {
 struct emu_graph {
     std::vector<std::function<void()>> steps;
 };
-static emu_graph *recording;
+static emu_graph *recording; /* what happens in one stream; others go on, in other threads too */
+static cudaStream_t recorded;
 
 static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<void()> &body) {
     int n = (int)(block.x * block.y * block.z);
@@ -159,8 +161,8 @@ void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t, const std::f
         run_grid(grid, block, shared, body);
 }
 
-static void now_or_later(const std::function<void()> &what) {
-    if (recording)
+static void now_or_later(cudaStream_t s, const std::function<void()> &what) {
+    if (recording && s == recorded)
         recording->steps.push_back(what);
     else
         what();
@@ -169,6 +171,7 @@ static void now_or_later(const std::function<void()> &what) {
 /* ---- the runtime ------------------------------------------------------------------------------------------------ */
 
 static std::map<void *, std::pair<void *, size_t>> blocks; /* address -> mapping */
+static std::mutex blocks_lock;
 
 extern "C" {
 cudaError_t cudaGetDeviceCount(int *n) {
@@ -204,11 +207,13 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
     mprotect(m + all - page, page, PROT_NONE);
     *p = m + all - page - need;
     if (need < 64 << 20) memset(*p, 0xff, need);
+    std::lock_guard<std::mutex> hold(blocks_lock);
     blocks[*p] = {m, all};
     return cudaSuccess;
 }
 cudaError_t cudaFree(void *p) {
     if (!p) return cudaSuccess;
+    std::lock_guard<std::mutex> hold(blocks_lock);
     auto at = blocks.find(p);
     if (at == blocks.end()) return cudaErrorInvalidValue;
     munmap(at->second.first, at->second.second);
@@ -222,16 +227,17 @@ cudaError_t cudaMallocHost(void **p, size_t bytes) {
 cudaError_t cudaFreeHost(void *p) {
     return free(p), cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t) {
-    now_or_later([=] { memcpy(to, from, n); });
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t s) {
+    now_or_later(s, [=] { memcpy(to, from, n); });
     return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t) {
-    now_or_later([=] { memset(p, v, n); });
+cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t s) {
+    now_or_later(s, [=] { memset(p, v, n); });
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) {
-    return *s = NULL, cudaSuccess;
+    static intptr_t n;
+    return *s = (cudaStream_t)++n, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) {
     return cudaSuccess;
@@ -254,7 +260,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t) {
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
     return *ms = 1, cudaSuccess;
 }
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+    recorded = s;
     recording = new emu_graph;
     return cudaSuccess;
 }
