@@ -190,7 +190,7 @@ static void open_history(line_editor *e, const char *path) {
 }
 
 /* Tab: as much of the line as all completions agree on, and a space behind the only one. */
-static unsigned char complete(EditLine *el, int ch) {
+static unsigned char complete(EditLine *el, wint_t ch) {
     void *data = NULL;
     char common[64] = "";
     int found = 0;
@@ -236,7 +236,8 @@ line_editor *line_editor_open(const char *history_path, lines_completions *compl
     el_set(e->el, EL_GETCFN, next_character);
     open_history(e, history_path);
     e->completions = completions;
-    el_set(e->el, EL_ADDFN, "complete-line", "Complete the line", complete);
+    el_wset(e->el, EL_ADDFN, L"complete-line", L"Complete the line",
+            complete); /* the narrow form keeps copies for ever */
     el_set(e->el, EL_BIND, "^I", "complete-line", NULL);
     for (size_t i = 0; i < MF__COUNT(keys); i++) el_set(e->el, EL_BIND, keys[i][0], keys[i][1], NULL);
     el_source(e->el, NULL);

@@ -40,7 +40,10 @@ mf_status remote_key(const char *file, char **out, mf_error *err) {
                             "%s has no API key: a key is letters, digits and signs, and not longer than 4096",
                             file ? file : "MOEFLUX_API_KEY");
         }
-    return **out ? MF_OK : mf__fail(err, MF_E_INVALID, "the first line of %s is empty; it should be the API key", file);
+    if (**out) return MF_OK;
+    free(*out);
+    *out = NULL;
+    return mf__fail(err, MF_E_INVALID, "the first line of %s is empty; it should be the API key", file);
 }
 
 /* What a server says goes to a terminal: without control characters, and not too long. */
