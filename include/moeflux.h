@@ -110,9 +110,67 @@ typedef struct mf_route_sink {
     void *user;
 } mf_route_sink;
 
+/* Rows and the experts they go to, in one layer. */
+typedef struct mf_experts_request {
+    int layer;
+    int32_t n_rows, n_hidden, top_k;
+    int32_t n_decode;      /* rows that are the next token of a sequence, not a part of a prompt */
+    const float *rows;     /* [n_rows][n_hidden]: what experts read */
+    const int32_t *ids;    /* [n_rows][top_k] */
+    const int32_t *wanted; /* [n_wanted] distinct ones of ids */
+    const int32_t *counts; /* [n_wanted] rows that go to wanted[i]; may be NULL */
+    int32_t n_wanted;
+} mf_experts_request;
+
+/* Takes the output [n_hidden] of an expert for a row: pair is row * top_k + its place among the row's ids. */
+typedef mf_status mf_put_pair(void *user, int64_t pair, const float *values, mf_error *err);
+
+/* Experts that are computed elsewhere: on other machines, that is, which have the same files. In every layer of a pass
+ * begin is told what is wanted and marks, in taken [n_experts] (all false), what it takes upon itself; the others are
+ * computed here meanwhile. finish then hands every pair of the taken ones to put, once each; where put is NULL nobody
+ * wants them any more (something failed, or was cancelled), and whatever is under way is to be received and dropped.
+ * For every begin that succeeds there is one finish, even after a failure. What the request points to stays valid until
+ * then.
+ *
+ * Called by whoever evaluates, one call at a time; no function of this header may be called with the same model. An
+ * error fails the pass: its sessions are as they were. Pairs must be what mf_experts_compute gives for the same files,
+ * backend and instruction set: then results do not depend on what is computed where. */
+typedef struct mf_elsewhere {
+    mf_status (*begin)(void *user, const mf_experts_request *request, bool *taken, mf_error *err); /* NULL: nobody */
+    mf_status (*finish)(void *user, mf_put_pair *put, void *put_user, mf_error *err);
+    /* These may be wanted soon, the likeliest first; marks those that will be taken. Both may be NULL. */
+    void (*hint)(void *user, int layer, const int32_t *ids, int n, bool *taken);
+    bool (*wants_hints)(void *user);
+    void *user;
+} mf_elsewhere;
+
+/* Told how far opening is while it reads weights into memory, which takes seconds where they are large: bytes so far, of
+ * all. On the calling thread; no function of this header may be called from it. */
+typedef struct mf_open_sink {
+    void (*fn)(void *user, int64_t done, int64_t total); /* NULL: nobody asks */
+    void *user;
+} mf_open_sink;
+
 /* How keys and values are kept. AUTO: f16; f32 with `exact` and with the backend ref, whose results are the reference.
  * INT8 keeps 8 bits and a scale for every 64 values. */
 typedef enum mf_kv { MF_KV_AUTO, MF_KV_F16, MF_KV_F32, MF_KV_INT8 } mf_kv;
+
+/* Ways to read less, at a loss: off unless asked for, and with all of it zeroed the bits are those of the model. They
+ * act on tokens that are decoded, never on prompts, and on experts that are not in memory, once it is full of them.
+ * What they cost on a text of one's own is measured by `moeflux tune`. A share here is a part of the row's shares, 0
+ * to 1. */
+typedef struct mf_lossy {
+    double bonus;   /* an expert in memory takes the place of one that is not if its score is at least e^-bonus of that
+                     * one's; its share is that of its own score. 0: none does */
+    double sure;    /* ... but not of one that has at least this share: there the router is sure; 0: of any */
+    double skip;    /* experts with a share below this are left out, and the others' shares grow; 0: none */
+    double small;   /* those with a share below this are served from the small copies (convert --also); above 1: all */
+    double promote; /* none of these with experts that the policy expects the next token to want with at least this
+                     * chance: they are read, and stay; 0: no such limit */
+    double small_ram; /* the part of the experts' memory that is for small copies; 0: a quarter */
+    int protect;      /* first choices of a row that are none of these */
+    int most;         /* experts of one token, over all layers, that are replaced or left out at most; 0: no limit */
+} mf_lossy;
 
 typedef struct mf_model_options {
     const char *backend; /* "auto" (NULL): the fastest that can run the model; "cpu", "ref" */
@@ -130,6 +188,7 @@ typedef struct mf_model_options {
                          * not with OFF */
     int n_io_threads;   /* reads at a time; 0: chosen */
     const char *policy; /* which experts stay in memory: "horizons" (NULL), "lfu", "lru" */
+    int most_experts;   /* held in memory at most, however much there is, to measure with less; 0: as many as fit */
     const char *const *experts_dirs; /* directories with layer_NN.bin, read side by side; NULL: the model's own */
     int n_experts_dirs;
     const char *cache_dir; /* remembers how fast drives are; NULL: measured at every open that needs it */
@@ -139,6 +198,7 @@ typedef struct mf_model_options {
     /* Contexts longer than the model was made for: this many times (above 1, at most 64), by YaRN; 0: not. Changes the
      * results also of short contexts; what that costs in quality is not known, and logged as a warning. */
     double yarn;
+    mf_lossy lossy;
     mf_log_sink log;
     mf_route_sink routes;
     /* The prompt cache, used by mf_prompt. */
@@ -146,6 +206,11 @@ typedef struct mf_model_options {
     const char
         *prompt_cache_dir;     /* where states survive; made if missing; NULL: nowhere. May be shared by processes. */
     int64_t prompt_cache_disk; /* most bytes there per model; 0: 8 GiB */
+    mf_elsewhere elsewhere;
+    /* For computing experts for others (mf_experts_compute) and nothing else: the resident weights are not loaded, all
+     * memory is for experts, and there are no sessions. Not together with elsewhere or a prompt cache. */
+    bool experts_only;
+    mf_open_sink progress;
 } mf_model_options;
 
 void mf_model_options_init(mf_model_options *opt);
@@ -201,6 +266,21 @@ mf_status mf_model_memory(const char *dir, const mf_model_options *opt, int64_t 
                           mf_memory_needs *out, mf_error *err);
 
 const mf_model_info *mf_model_info_get(const mf_model *model);
+
+/* Names the model and how it computes (backend, arithmetic, precision of keys and values, experts per token): states
+ * fit models with the same number, and so do pairs of experts. Reads a little of every file the first time. */
+mf_status mf_model_fingerprint(mf_model *model, uint64_t *out, mf_error *err);
+
+/* Computes the experts in request->wanted for rows that go to them. pairs receives n_hidden values for every place of
+ * ids that is among them, in order; pairs_len is in floats, and exactly that many. A row's bits do not depend on the
+ * rows beside it. Any open model will do; one call at a time computes. */
+mf_status mf_experts_compute(mf_model *model, const mf_experts_request *request, float *pairs, size_t pairs_len,
+                             mf_error *err);
+/* Which experts are computed with this model, where others compute the rest: [n_layers][n_experts] marks, n of them.
+ * The idle drive reads those, if memory has room for them. Once for a model, before its first session. */
+mf_status mf_experts_own(mf_model *model, const bool *own, size_t n, mf_error *err);
+/* These experts may be wanted soon, the likeliest first: the drive may read them while it is idle. */
+void mf_experts_hint(mf_model *model, int layer, const int32_t *ids, int n);
 
 /* ---- session -------------------------------------------------------------------------------------------------- */
 
@@ -274,6 +354,12 @@ mf_status mf_prompt(mf_session *session, const int32_t *tokens, size_t n, const 
  * cache it does nothing. */
 mf_status mf_prompt_begin(mf_session *session, const int32_t *tokens, size_t n, int64_t *n_reused, mf_error *err);
 mf_status mf_prompt_keep(mf_session *session, mf_error *err);
+
+/* Both without the disk, for threads that must not wait for it. What mf_prompt_begin then finds on disk is at least as
+ * long; mf_prompt_keep of the same state, or of a fork of it, puts it there. */
+mf_status mf_prompt_begin_memory(mf_session *session, const int32_t *tokens, size_t n, int64_t *n_reused,
+                                 mf_error *err);
+mf_status mf_prompt_keep_memory(mf_session *session, mf_error *err);
 
 /* One token; logits_len must be n_vocab. The same path as mf_eval_prompt with n = 1. */
 mf_status mf_eval_token(mf_session *session, int32_t token, int64_t pos, float *logits, size_t logits_len,
@@ -581,6 +667,9 @@ typedef struct mf_reply_options {
      * taken as they are, since a model may spell a text with other tokens than the tokenizer does. */
     const int32_t *known;
     size_t n_known;
+    /* Another reply to the same request, text or tokens, with the same marks and known: its prompt is taken as it is,
+     * instead of being rendered and encoded once more. NULL: none. */
+    const mf_reply *like;
 
     mf_event_fn *fn; /* gets the events, during mf_reply_step and mf_reply_finish; NULL: nobody */
     void *user;
@@ -641,9 +730,10 @@ void mf_reply_result_get(const mf_reply *reply, mf_reply_result *out);
 #define MF_LATENCY_BUCKETS 20
 #define MF_LATENCY_FIRST_US 16 /* bucket 0 is below this, each following one below twice the one before */
 
-enum { MF_PREDICTOR_LAST_TOKEN, MF_PREDICTOR_NEXT_ROUTER, MF_PREDICTORS };
+enum { MF_PREDICTOR_LAST_TOKEN, MF_PREDICTOR_NEXT_ROUTER, MF_PREDICTOR_EARLY_ROUTER, MF_PREDICTORS };
 
-/* One predictor: the same layer's experts of the token before, or the next layer's router on this layer's output. */
+/* One predictor: the same layer's experts of the token before; the next layer's router on this layer's output; the same
+ * one layer's time earlier, on this layer's residual before its experts are added. */
 typedef struct mf_predictor_stats {
     int64_t wanted;   /* experts wanted in turns it had spoken about */
     int64_t foretold; /* experts it had named for them */
@@ -652,6 +742,7 @@ typedef struct mf_predictor_stats {
     int64_t useful;   /* ... there when wanted */
     int64_t late;     /* ... still under way when wanted */
     int64_t useless;  /* ... gone without having been wanted */
+    int64_t stall_ns; /* compute waited for those that were late; the rest of all waiting is for what nobody foretold */
     bool resting;     /* is not listened to now: did not pay lately, or off */
 } mf_predictor_stats;
 
@@ -676,6 +767,13 @@ typedef struct mf_stats {
     int64_t cache_bytes; /* experts in memory */
     int64_t lent_bytes;  /* taken out of the budget for sessions, cached prompts and the rows of a pass */
     int64_t prompt_cache_bytes, prompt_cache_budget; /* states in memory, of which sessions may share pages; at most */
+    /* lossy reading; all 0 without it */
+    int64_t lossy_experts;  /* that decoded tokens chose since the cache was full ... */
+    int64_t lossy_replaced; /* ... and that others took the place of */
+    int64_t lossy_skipped;  /* ... that were left out */
+    int64_t lossy_small;    /* ... that small copies served */
+    int64_t
+        lossy_small_bytes; /* of small copies, read and prefetched; bytes_read and bytes_prefetched have them, too */
 } mf_stats;
 
 /* Of all sessions since the model was opened or the counters were reset. */

@@ -72,8 +72,13 @@ measure() {
 round=0
 while [ "$round" -lt "$rounds" ]; do
     round=$((round + 1))
-    start_ours && measure moeflux && stop
-    if [ -n "$llama" ]; then start_theirs && measure llama && stop; fi
+    start_ours
+    measure moeflux
+    stop
+    [ -n "$llama" ] || continue
+    start_theirs
+    measure llama
+    stop
 done
 
 for n in $streams; do

@@ -1,6 +1,6 @@
 // Requests to a server with OpenAI's API, for tools/measure_server.sh and tools/load_server.sh. Needs node and no package.
 //
-//   server_client.mjs throughput URL STREAMS PROMPT MADE IDS   streams of PROMPT random tokens that go on for MADE
+//   server_client.mjs throughput URL STREAMS PROMPT MADE IDS   STREAMS prompts of PROMPT random tokens that go on for MADE
 //   server_client.mjs first URL LONG IDS                       first token of a short request while LONG tokens are read
 //   server_client.mjs streams URL STREAMS SECONDS [PID]        chats that begin again as they end
 //   server_client.mjs attack URL IDLE DRIPPING                 ordinary requests while others misbehave
@@ -70,23 +70,30 @@ const complete = async (prompt, max_tokens) => {
   return { began, first, last, made };
 };
 
-const throughput = async (streams, prompt, made, ids) => {
+// How long STREAMS random prompts at once take that go on for `made` tokens each.
+const together = async (streams, prompt, made, ids) => {
   const began = now();
-  const list = await Promise.all(Array.from({ length: +streams }, () => complete(randomIds(+prompt, ids), +made)));
-  const end = Math.max(...list.map((r) => r.last)), all = Math.max(...list.map((r) => r.first));
+  const list = await Promise.all(Array.from({ length: streams }, () => complete(randomIds(prompt, ids), made)));
   const tokens = list.reduce((n, r) => n + r.made, 0);
   if (tokens !== streams * made) throw new Error(`${tokens} tokens came, not ${streams * made}`);
-  // From when all decode to the end: some have decoded before.
-  const decoded = list.reduce((n, r) => n + (r.made - 1) * (r.last - Math.max(r.first, all)) / Math.max(r.last - r.first, 1e-9), 0);
-  say('seconds', end - began);
-  say('all_tok_s', (streams * prompt + tokens) / (end - began));
-  say('made_tok_s', tokens / (end - began));
-  say('decode_tok_s', decoded / Math.max(end - all, 1e-9));
-  say('first_token_s', median(list.map((r) => r.first - r.began)));
+  return Math.max(...list.map((r) => r.last)) - began;
+};
+
+// Decoding is what all of it takes longer than the prompts and one token each: a model of random weights may say tokens
+// without a text, for which no event comes.
+const throughput = async (streams, prompt, made, ids) => {
+  const [n, read, tokens] = [+streams, +prompt, +made];
+  const prompts = await together(n, read, 1, ids), all = await together(n, read, tokens, ids);
+  say('seconds', all);
+  say('all_tok_s', n * (read + tokens) / all);
+  say('prompt_tok_s', n * read / prompts);
+  if (tokens > 1) say('decode_tok_s', n * (tokens - 1) / (all - prompts));
 };
 
 const first = async (long, ids) => {
-  const passes = [await metric('passes_total'), await metric('pass_seconds_total')];
+  const before = [await metric('passes_total'), await metric('pass_seconds_total')];
+  await complete(randomIds(+long, ids), 1);
+  const pass = ((await metric('pass_seconds_total')) - before[1]) / ((await metric('passes_total')) - before[0]);
   const reading = complete(randomIds(+long, ids), 1);
   const times = [];
   let done = false;
@@ -97,9 +104,8 @@ const first = async (long, ids) => {
     if (!done) times.push(r.first - r.began);
   }
   await reading;
-  const pass = ((await metric('pass_seconds_total')) - passes[1]) / ((await metric('passes_total')) - passes[0]);
   if (!times.length) throw new Error('the long prompt was read before a short request was answered: make it longer');
-  say('pass_s', pass);
+  say('pass_s', pass); // of the long prompt alone
   say('short_first_token_s', median(times));
   say('short_first_token_passes', median(times) / pass);
   say('short_first_token_passes_most', Math.max(...times) / pass);

@@ -21,8 +21,8 @@ export async function answer(body, { key, signal, on }) {
 
 // Comments carry how far the prompt is; data are chunks.
 function take(line, on) {
-  const m = /^: prompt (\d+)\/(\d+) tokens, about ([\d.]+) s/.exec(line);
-  if (m) on.progress?.(Number(m[1]), Number(m[2]), Number(m[3]));
+  const m = /^: prompt (\d+)\/(\d+) tokens, ([\d.]+) MB to fetch(?:, about ([\d.]+) s)?/.exec(line);
+  if (m) on.progress?.(...m.slice(1).map(Number));
   if (!line.startsWith('data: ') || line === 'data: [DONE]') return;
   const data = JSON.parse(line.slice(6));
   if (data.error) throw new Error(data.error.message);

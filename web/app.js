@@ -196,10 +196,10 @@ async function speak(node) {
     text: (t) => { quiet(); reply.content += t; refresh(); },
     reasoning: (t) => { quiet(); reply.reasoning += t; refresh(); },
     usage: (u) => { usage = u; },
-    progress: (done, all, seconds) => {
+    progress: (done, all, megabytes, seconds) => {
       $('progress').hidden = false;
       $('progress').value = done / all;
-      say(`Reading ${all} tokens, about ${seconds.toFixed(0)} s to go`);
+      say([`Reading ${all} tokens`, megabytes >= 1 && `${megabytes.toFixed(0)} MB to fetch`, seconds > 0 && `about ${seconds.toFixed(0)} s to go`].filter(Boolean).join(', '));
     },
   };
   try {

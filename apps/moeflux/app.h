@@ -19,11 +19,14 @@ typedef struct app_command {
 int cmd_run(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
+int cmd_shard(int argc, char **argv);
 int cmd_synth(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_report(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_schema(int argc, char **argv);
 int cmd_template(int argc, char **argv);
@@ -67,6 +70,10 @@ typedef struct app_model_options {
     int64_t n_ctx, n_chunk, io_threads;
     double yarn; /* 0: not */
     int64_t experts_per_token;
+    const char *lossy; /* see lossy.h; NULL: none */
+    bool tuned;        /* as tune left it beside the model */
+    int64_t most_experts;
+    bool calm; /* warnings are not said: who asks knows */
     int64_t ram, vram;
     int io, direct, prefetch, policy;
     opt_list experts_dirs;
@@ -78,6 +85,11 @@ typedef struct app_model_options {
     mf_route_sink routes;                    /* where neither of them is given */
     bool exact, pin;
     int kv; /* mf_kv */
+    /* Of several ranks; see cluster/cluster.h. */
+    double stall_limit;    /* seconds */
+    const char *placement; /* a file of routes */
+    int wire;              /* wire_format of cluster/wire.h */
+    bool mixed;
     bool verbose;
 } app_model_options;
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cluster/cluster.h"
 #include "models.h"
 #include "options.h"
 
@@ -65,6 +66,10 @@ static mf_status measure(const char *dir, const bench_options *opt, mf_error *er
     if (opt->io + opt->profile + !!opt->trace > 1)
         return mf__fail(err, MF_E_INVALID, "--io alone, --trace and --profile exclude each other");
     if (opt->prefill + opt->decode == 0) return mf__fail(err, MF_E_INVALID, "--prefill 0 --decode 0 leaves nothing");
+    if (opt->html && (opt->io || opt->trace || opt->profile || opt->sessions))
+        return mf__fail(err, MF_E_INVALID,
+                        "--html is of prefill and decode: it excludes --io alone, --trace, --profile "
+                        "and --sessions");
     if (opt->sessions) {
         if (opt->io || opt->trace || opt->profile)
             return mf__fail(err, MF_E_INVALID, "--sessions excludes --io alone, --trace and --profile");
@@ -110,6 +115,11 @@ int cmd_bench(int argc, char **argv) {
          .min = 1,
          .max = BENCH_MAX_SESSIONS},
         {.name = "json", .kind = OPT_FLAG, .value = &opt.json, .help = "print one JSON object"},
+        {.name = "html",
+         .kind = OPT_STRING,
+         .value = &opt.html,
+         .arg = "FILE",
+         .help = "also write a page of pictures, as moeflux report does"},
         {.name = "io",
          .kind = OPT_CHOICE,
          .value = &opt.model.io,
@@ -141,6 +151,7 @@ int cmd_bench(int argc, char **argv) {
         .max_words = 1,
         .examples = "  moeflux bench models/stories-moe --prefill 128 --decode 32\n"
                     "  moeflux bench qwen --ram 6G --prefill 0 --json\n"
+                    "  moeflux bench qwen --html bench.html\n"
                     "  moeflux bench qwen --io\n"
                     "  moeflux bench qwen --io --io uring --direct on --repeat 3\n"
                     "  moeflux bench qwen --sessions 8 --prefill 0 --ram 6G\n"
@@ -153,6 +164,7 @@ int cmd_bench(int argc, char **argv) {
     char *dir;
     mf_error err;
     if (models_ready(&opt.model.find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
+    if (cluster_worker()) return cluster_work(dir, &opt.model);
     app_catch_interrupts();
     int code = measure(dir, &opt, &err) == MF_OK ? APP_OK : app_fail(&err);
     free(dir);

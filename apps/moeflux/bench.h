@@ -18,6 +18,7 @@ typedef struct bench_options {
     bool io; /* the store alone */
     bool profile;
     const char *trace;
+    const char *html; /* a page of pictures, besides */
     bool json;
 } bench_options;
 

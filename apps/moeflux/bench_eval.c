@@ -8,9 +8,12 @@
 #include <string.h>
 
 #include "bench.h"
+#include "cluster/cluster.h"
 #include "engine/experts.h"
+#include "report.h"
 
 #define DISK_SECONDS 0.25
+#define HTML_TOKENS 96  /* evaluated besides, for the pictures */
 #define COLD_SHARE 0.02 /* of the files that may still be in the page cache of a cold run */
 
 /* One half of a run: all prompts, or all decoded tokens. Sums over the runs that count. */
@@ -19,6 +22,9 @@ typedef struct phase {
     series speed;
     double seconds, cold_speed;
     int64_t wanted, hits, bytes_read, stall_ns, busy_ns;
+    int64_t late_ns[MF_PREDICTORS]; /* of stall_ns: for experts that each had foretold */
+    /* Of other ranks, and between them and this one. */
+    int64_t rank_bytes_read, messages, wire_bytes, rank_wait_ns, wire_ns;
 } phase;
 
 typedef struct bench {
@@ -37,13 +43,27 @@ typedef struct bench {
     series memory_gb_s, disk_gb_s;
     phase prefill, decode;
     mf_stats stats; /* of the last decode */
+    report report;  /* with --html */
 } bench;
 
 /* ---- running ---------------------------------------------------------------------------------------------------- */
 
+/* Adds what all other ranks have done since the start, or takes it away. */
+static void add_ranks(phase *p, int sign) {
+    cluster_rank_stats s;
+    for (int k = 1; cluster_stats_get(k, &s); k++) {
+        p->rank_bytes_read += sign * (s.bytes_read + s.bytes_prefetched);
+        p->messages += sign * s.messages;
+        p->wire_bytes += sign * (s.bytes_out + s.bytes_in);
+        p->rank_wait_ns += sign * s.wait_ns;
+        p->wire_ns += sign * s.wire_ns;
+    }
+}
+
 static void count(bench *b, phase *p, double seconds, int run) {
     mf_stats *s = &b->stats;
     mf_model_stats_get(b->model, s);
+    if (run > 0) add_ranks(p, 1);
     if (run == 0) {
         p->cold_speed = (double)p->n_tokens / seconds;
         return;
@@ -55,11 +75,13 @@ static void count(bench *b, phase *p, double seconds, int run) {
     p->bytes_read += s->bytes_read + s->bytes_prefetched;
     p->stall_ns += s->stall_ns;
     p->busy_ns += s->busy_ns;
+    for (int i = 0; i < MF_PREDICTORS; i++) p->late_ns[i] += s->predictors[i].stall_ns;
 }
 
 static mf_status run_prefill(bench *b, int run, mf_error *err) {
     if (!b->prefill.n_tokens) return MF_OK;
     mf_model_stats_reset(b->model);
+    if (run > 0) add_ranks(&b->prefill, -1);
     double began = app_seconds();
     MF__TRY(
         mf_eval_prompt(b->session, b->ids, (size_t)b->prefill.n_tokens, 0, b->logits, (size_t)b->info->n_vocab, err));
@@ -70,6 +92,7 @@ static mf_status run_prefill(bench *b, int run, mf_error *err) {
 static mf_status run_decode(bench *b, int run, mf_error *err) {
     if (!b->decode.n_tokens) return MF_OK;
     mf_model_stats_reset(b->model);
+    if (run > 0) add_ranks(&b->decode, -1);
     double began = app_seconds();
     for (int64_t i = 0; i < b->decode.n_tokens; i++)
         MF__TRY(mf_eval_token(b->session, b->ids[(i + 7919 * run) % b->n_ids], mf_memory_length(b->session), b->logits,
@@ -116,9 +139,14 @@ static double ratio(double a, double b) {
     return b > 0 ? a / b : 0;
 }
 
-/* Seconds that a decoded token takes at least. */
+/* State that a decoded token touches, in the middle of the run. */
+static double state_bytes(const bench *b) {
+    return (double)mf__model_touched_bytes(b->model, b->opt->prefill + b->opt->decode / 2);
+}
+
+/* Seconds that a decoded token takes at least: its weights and the state that it sees. */
 static double memory_floor(bench *b) {
-    return ratio((double)b->info->token_bytes, series_median(&b->memory_gb_s) * 1e9);
+    return ratio((double)b->info->token_bytes + state_bytes(b), series_median(&b->memory_gb_s) * 1e9);
 }
 
 static double read_per_token(const phase *p) {
@@ -134,15 +162,42 @@ static double overlap(const phase *p) {
     return p->busy_ns > p->stall_ns ? 1 - (double)p->stall_ns / (double)p->busy_ns : 0;
 }
 
+/* The share of the time in which the drive had nothing to read. */
+static double idle(const phase *p) {
+    double busy = (double)p->busy_ns * 1e-9;
+    return p->seconds > busy ? 1 - busy / p->seconds : 0;
+}
+
+/* Waiting by what was waited for: experts that each predictor had foretold too late, and those that nobody had. */
+static double waited_for(const phase *p, int who) {
+    int64_t rest = p->stall_ns;
+    for (int i = 0; i < MF_PREDICTORS; i++) rest -= p->late_ns[i];
+    return ratio((double)(who < 0 ? rest : p->late_ns[who]), (double)p->stall_ns);
+}
+
 static void phase_json(json_t *o, const char *prefix, const phase *p) {
-    static const char *const names[] = {
-        "bytes_read_per_token", "hit_rate", "stall_s", "io_busy_s", "overlap", "time_s"};
+    static const char *const names[] = {"bytes_read_per_token",
+                                        "hit_rate",
+                                        "stall_s",
+                                        "io_busy_s",
+                                        "overlap",
+                                        "drive_idle",
+                                        "stall_last_token",
+                                        "stall_next_router",
+                                        "stall_early_router",
+                                        "stall_unforetold",
+                                        "time_s"};
     double runs = p->speed.n ? p->speed.n : 1;
     double values[] = {read_per_token(p),
                        ratio((double)p->hits, (double)p->wanted),
                        (double)p->stall_ns * 1e-9 / runs,
                        (double)p->busy_ns * 1e-9 / runs,
                        overlap(p),
+                       idle(p),
+                       waited_for(p, MF_PREDICTOR_LAST_TOKEN),
+                       waited_for(p, MF_PREDICTOR_NEXT_ROUTER),
+                       waited_for(p, MF_PREDICTOR_EARLY_ROUTER),
+                       waited_for(p, -1),
                        p->seconds / runs};
     for (size_t i = 0; i < MF__COUNT(names); i++) {
         char key[64];
@@ -152,7 +207,7 @@ static void phase_json(json_t *o, const char *prefix, const phase *p) {
 }
 
 static json_t *predictors_json(const mf_stats *s) {
-    static const char *const names[MF_PREDICTORS] = {"last_token", "next_router"};
+    static const char *const names[MF_PREDICTORS] = {"last_token", "next_router", "early_router"};
     json_t *list = json_object();
     for (int i = 0; i < MF_PREDICTORS; i++) {
         const mf_predictor_stats *p = &s->predictors[i];
@@ -162,6 +217,15 @@ static json_t *predictors_json(const mf_stats *s) {
                                       (json_int_t)p->late, "useless", (json_int_t)p->useless));
     }
     return list;
+}
+
+/* What the other ranks did for a decoded token. */
+static json_t *ranks_json(const phase *p) {
+    double n = (double)(p->n_tokens * p->speed.n);
+    return json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "n", cluster_size(), "bytes_read_per_token",
+                     ratio((double)p->rank_bytes_read, n), "messages_per_token", ratio((double)p->messages, n),
+                     "wire_bytes_per_token", ratio((double)p->wire_bytes, n), "wait_s_per_token",
+                     ratio((double)p->rank_wait_ns * 1e-9, n), "wire_s_per_token", ratio((double)p->wire_ns * 1e-9, n));
 }
 
 static mf_status show_json(bench *b, mf_error *err) {
@@ -178,6 +242,7 @@ static mf_status show_json(bench *b, mf_error *err) {
     series_json(o, "prefill_tok_s", &b->prefill.speed);
     series_json(o, "decode_tok_s", &b->decode.speed);
     json_object_set_new(o, "bytes_per_token", json_integer((json_int_t)info->token_bytes));
+    json_object_set_new(o, "state_bytes_per_token", json_real(state_bytes(b)));
     phase_json(o, "", &b->decode);
     phase_json(o, "prefill_", &b->prefill);
     series_json(o, "memory_ceiling_gb_s", &b->memory_gb_s);
@@ -190,6 +255,7 @@ static mf_status show_json(bench *b, mf_error *err) {
                                   "still_cached", b->still_cached, "open_s", b->open_s, "prefill_tok_s",
                                   b->prefill.cold_speed, "decode_tok_s", b->decode.cold_speed));
     json_object_set_new(o, "predictors", predictors_json(s));
+    if (cluster_size() > 1) json_object_set_new(o, "ranks", ranks_json(&b->decode));
     return bench_print_json(o, err);
 }
 
@@ -199,16 +265,34 @@ static void show_phase(bench *b, const char *name, phase *p) {
     printf("%s: a token read %s; %.1f %% of experts were in memory; waited %.3f of %.3f s", name,
            app_bytes(read_per_token(p), read), 100 * ratio((double)p->hits, (double)p->wanted),
            (double)p->stall_ns * 1e-9 / p->speed.n, p->seconds / p->speed.n);
-    if (p->busy_ns) printf("; %.0f %% of reading was hidden", 100 * overlap(p));
+    if (p->busy_ns) printf("; %.0f %% of reading was hidden, the drive idled %.0f %%", 100 * overlap(p), 100 * idle(p));
     if (read_per_token(p) > 0 && b->disk_gb_s.n)
         printf("; the drive allows %.2f tokens/s, reached %.0f %%", ratio(1, disk_floor(b, p)),
                100 * disk_floor(b, p) * series_median(&p->speed));
     printf("\n");
+    if (p->stall_ns)
+        printf(
+            "%s: waited for experts that were foretold too late, by the token before %.0f %%, the next router %.0f %%, "
+            "the same early %.0f %%; that nobody foretold %.0f %%\n",
+            name, 100 * waited_for(p, MF_PREDICTOR_LAST_TOKEN), 100 * waited_for(p, MF_PREDICTOR_NEXT_ROUTER),
+            100 * waited_for(p, MF_PREDICTOR_EARLY_ROUTER), 100 * waited_for(p, -1));
+}
+
+static void show_ranks(const phase *p) {
+    char read[APP_BYTES_TEXT], wire[APP_BYTES_TEXT];
+    double n = (double)(p->n_tokens * p->speed.n);
+    if (cluster_size() == 1 || n <= 0) return;
+    printf("decode: for a token the other ranks read %s, and %.0f messages of %s together went to and fro; waited %.2f "
+           "ms, "
+           "%.2f ms of that for the wire\n",
+           app_bytes((double)p->rank_bytes_read / n, read), (double)p->messages / n,
+           app_bytes((double)p->wire_bytes / n, wire), (double)p->rank_wait_ns * 1e-6 / n,
+           (double)p->wire_ns * 1e-6 / n);
 }
 
 static void show_text(bench *b) {
     const mf_model_info *info = b->info;
-    char touched[APP_BYTES_TEXT], budget[APP_BYTES_TEXT];
+    char touched[APP_BYTES_TEXT], seen[APP_BYTES_TEXT], budget[APP_BYTES_TEXT];
     printf("%s (%s), backend %s, %d threads, experts by %s%s, %s for them; %lld + %lld tokens, %lld runs\n", info->name,
            info->family, info->backend, b->threads, b->stats.io ? b->stats.io : "?", b->stats.direct ? " direct" : "",
            b->stats.budget ? app_bytes((double)b->stats.budget, budget) : "no limit", (long long)b->prefill.n_tokens,
@@ -224,27 +308,33 @@ static void show_text(bench *b) {
         printf("first run: opened in %.2f s; prefill %.2f, decode %.2f tokens/s (%.0f %% of the files stayed in the "
                "page cache)\n",
                b->open_s, b->prefill.cold_speed, b->decode.cold_speed, 100 * b->still_cached);
-    printf("a token touches %s", app_bytes((double)info->token_bytes, touched));
+    printf("a token touches %s of weights and %s of state", app_bytes((double)info->token_bytes, touched),
+           app_bytes(state_bytes(b), seen));
     if (b->memory_gb_s.n) printf(": memory allows %.2f tokens/s", ratio(1, memory_floor(b)));
     if (b->memory_gb_s.n && b->decode.speed.n)
         printf(", reached %.0f %%", 100 * series_median(&b->decode.speed) * memory_floor(b));
     printf("\n");
     show_phase(b, "prefill", &b->prefill);
     show_phase(b, "decode", &b->decode);
+    show_ranks(&b->decode);
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------ */
 
 static mf_status set_up(bench *b, const char *dir, mf_error *err) {
     const bench_options *opt = b->opt;
+    app_model_options model = opt->model;
     mf_session_options so;
+    if (opt->html) MF__TRY(report_begin(&b->report, dir, &model, NULL, err));
     b->still_cached = page_cache_drop(dir, &opt->model.experts_dirs);
     double began = app_seconds();
-    MF__TRY(app_open(dir, &opt->model, &b->model, err));
+    MF__TRY(app_open(dir, &model, &b->model, err));
     b->open_s = app_seconds() - began;
     b->info = mf_model_info_get(b->model);
     app_session_options(&opt->model, &so);
-    if (!so.n_ctx && opt->prefill + opt->decode < b->info->n_ctx) so.n_ctx = (int32_t)(opt->prefill + opt->decode);
+    int64_t n_ctx = opt->prefill + opt->decode;
+    if (opt->html && n_ctx < HTML_TOKENS) n_ctx = HTML_TOKENS;
+    if (!so.n_ctx && n_ctx < b->info->n_ctx) so.n_ctx = (int32_t)n_ctx;
     MF__TRY(mf_session_create(b->model, &so, &b->session, err));
     b->n_ids = opt->prefill > 4096 ? opt->prefill : 4096;
     b->ids = calloc((size_t)b->n_ids, sizeof *b->ids);
@@ -254,11 +344,24 @@ static mf_status set_up(bench *b, const char *dir, mf_error *err) {
     return MF_OK;
 }
 
+static void add_speed(bench *b, const char *name, phase *p) {
+    double median = series_median(&p->speed);
+    if (p->speed.n) report_speed_add(&b->report, name, median, p->speed.values[0], p->speed.values[p->speed.n - 1]);
+}
+
+static mf_status write_page(bench *b, mf_error *err) {
+    add_speed(b, "prefill", &b->prefill);
+    add_speed(b, "decode", &b->decode);
+    MF__TRY(report_run(&b->report, b->model, b->session, b->ids, HTML_TOKENS, HTML_TOKENS, err));
+    return report_write(&b->report, b->opt->html, err);
+}
+
 static mf_status run(bench *b, const char *dir, mf_error *err) {
     MF__TRY(set_up(b, dir, err));
     MF__TRY(one_run(b, 0, err));
     MF__TRY(open_readers(b, err));
     for (int i = 1; i <= (int)b->opt->repeat; i++) MF__TRY(one_run(b, i, err));
+    if (b->opt->html) MF__TRY(write_page(b, err));
     if (b->opt->json) return show_json(b, err);
     show_text(b);
     return MF_OK;
@@ -277,5 +380,6 @@ mf_status bench_eval(const char *dir, const bench_options *opt, mf_error *err) {
     free(b.ids);
     free(b.logits);
     mf_model_close(b.model);
+    report_free(&b.report);
     return st;
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "bench.h"
+#include "engine/experts.h"
 
 typedef struct crowd {
     int n; /* sessions that decode together */
@@ -41,13 +42,12 @@ static mf_status decode(bench *b, int n, mf_error *err) {
     return MF_OK;
 }
 
-/* What a pass of n sessions touches: recurrent states are read and written, of keys and values half of all at the end
- * are there on average. */
+/* What a pass of n sessions touches, in the middle of the run. */
 static double pass_bytes(const bench *b, int n, double expert_bytes) {
     const mf_model_info *info = b->info;
     double own = info->n_experts ? (double)info->expert_bytes / info->n_experts * info->n_experts_per_token : 0;
-    double keys = (double)info->kv_bytes_per_token * ((double)b->opt->prefill + (double)b->opt->decode / 2);
-    return (double)info->token_bytes - own + expert_bytes + n * (2 * (double)info->state_bytes + keys);
+    double state = (double)mf__model_touched_bytes(b->model, b->opt->prefill + b->opt->decode / 2);
+    return (double)info->token_bytes - own + expert_bytes + n * state;
 }
 
 /* counts: the run is one of those that are shown. */

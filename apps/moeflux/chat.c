@@ -9,10 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
+#include "cluster/cluster.h"
 #include "models.h"
 #include "options.h"
+#include "verdict.h"
 
 #define LONG_PROMPT 256                /* tokens */
 #define CACHE_RAM ((int64_t)512 << 20) /* for states of the latest turns, or an eighth of --ram if that is less */
@@ -184,11 +187,24 @@ static void offer_ways_out(const chat *c) {
                   c->talker.n_ctx, c->talker.n_ctx < c->talker.info->n_ctx ? ", and a larger --ctx has more room" : "");
 }
 
+/* What is typed while an answer comes is kept for the next line, and not shown in the middle of the answer. */
+static void hide_typing(struct termios *before, bool *hidden) {
+    *hidden = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, before) == 0;
+    if (!*hidden) return;
+    struct termios silent = *before;
+    silent.c_lflag &= ~(tcflag_t)(ECHO | ECHONL);
+    tcsetattr(STDIN_FILENO, TCSANOW, &silent);
+}
+
 void chat_answer(chat *c) {
     answer a = {0};
     mf_error err, why;
+    struct termios before;
+    bool hidden;
     said_clear(&c->said);
+    hide_typing(&before, &hidden);
     mf_status st = c->remote ? remote_turn(c, &a, &err) : make_answer(c, &a, &err);
+    if (hidden) tcsetattr(STDIN_FILENO, TCSANOW, &before);
     if (!said_nothing(&c->said) || st == MF_OK) screen_finish(&c->screen);
     bool nothing = said_nothing(&c->said) && (st != MF_OK || a.interrupted);
     if (nothing)
@@ -254,6 +270,7 @@ static int converse(chat *c) {
 
 static mf_status open_model(chat *c, const char *dir, mf_error *err) {
     c->model.prompt_cache_ram = c->model.ram && c->model.ram / 8 < CACHE_RAM ? c->model.ram / 8 : CACHE_RAM;
+    verdict_warn(dir, &c->model);
     MF__TRY(talker_open(dir, &c->model, &c->sampling, &c->talker, err));
     if (c->talker.about.has_chat) return MF_OK;
     return mf__fail(err, MF_E_UNSUPPORTED,
@@ -389,6 +406,7 @@ int cmd_chat(int argc, char **argv) {
         st = mf__fail(&err, MF_E_INVALID, "--api-key-file is for --server: a model here needs no key");
     if (st == MF_OK && !at.server) st = models_ready(&c.model.find, words[0], &dir, &err);
     if (st != MF_OK) return app_fail(&err);
+    if (cluster_worker()) return cluster_work(dir, &c.model);
     at.dir = dir;
     int code = run(&c, &at, system, (mf_switch)think);
     free(dir);

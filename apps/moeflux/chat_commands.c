@@ -166,6 +166,7 @@ static void cmd_stats(chat *c, const char *arg) {
               s.budget ? app_bytes((double)s.budget, d) : "unlimited");
     say_predictor(c, "the token before", &s.predictors[MF_PREDICTOR_LAST_TOKEN]);
     say_predictor(c, "the next router", &s.predictors[MF_PREDICTOR_NEXT_ROUTER]);
+    say_predictor(c, "the next router, early", &s.predictors[MF_PREDICTOR_EARLY_ROUTER]);
 }
 
 /* The oldest turns: room in a context that is full. */

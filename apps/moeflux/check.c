@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "app.h"
+#include "cluster/cluster.h"
 #include "compare.h"
 #include "models.h"
 #include "options.h"
@@ -324,6 +325,7 @@ int cmd_check(int argc, char **argv) {
     char *dir;
     mf_error err;
     if (models_ready(&opt.find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
+    if (cluster_worker()) return cluster_work(dir, &opt);
     int code = check(dir, words[1], &opt, layers);
     free(dir);
     return code;

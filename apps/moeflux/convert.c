@@ -2,9 +2,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "calibrate.h"
 #include "convert/outlook.h"
+#include "convert/spend.h"
 #include "convert_run.h"
 #include "options.h"
+#include "quant/expert.h"
 
 /* Without a word about widths: what suits the source. */
 static mf_status choose(const char *src, const char *preset, bool chosen, mf__convert_options *opt, char why[96],
@@ -18,12 +21,67 @@ static mf_status choose(const char *src, const char *preset, bool chosen, mf__co
     return MF_OK;
 }
 
-static int convert(const char *src, const char *dst, mf__convert_options *opt, const char *why) {
+static mf_status spend(const char *src, double target, mf__convert_options *opt, mf_error *err) {
+    mf__spending s;
+    MF__TRY(mf__spend_bits(src, target, opt, &s, err));
+    app_note("%.3f bits per weight of the experts, scales included (--target-bits %g):", s.bits_per_weight, target);
+    for (int i = 0; i < MF_PART_COUNT; i++)
+        app_note("  %-4s %d bits in groups of %-3d  %5.2f %% of the %s lost", mf__expert_part_name((mf__expert_part)i),
+                 s.bits[i], s.group[i], 100 * s.error[i], s.of_output ? "output" : "values");
+    return MF_OK;
+}
+
+/* target: bits per weight of the experts; 0: as opt says. */
+static int convert(const char *src, const char *dst, mf__convert_options *opt, const calibrate_options *by,
+                   double target, const char *why) {
     mf_error err;
-    mf_status st = convert_run(src, dst, opt, why, &err);
+    mf__sample *sample = NULL;
+    char name[CALIBRATE_NAME];
+    mf_status st = MF_OK;
+    if (by->text) {
+        mf__outlook look; /* what is wrong with the plan is said before the long way */
+        opt->calibration = by->text;
+        if (target > 0) opt->expert_bits = 4; /* any: which ones, the calibration says */
+        st = mf__outlook_make(src, opt, &look, &err);
+        if (st == MF_OK) st = calibrate(src, dst, by, &sample, name, &err);
+        opt->sample = sample;
+        opt->calibration = name;
+    }
+    if (st == MF_OK && target > 0) st = spend(src, target, opt, &err);
+    if (st == MF_OK) st = convert_run(src, dst, opt, why, &err);
+    mf__sample_free(sample);
     if (st != MF_OK) return app_fail(&err);
     app_note("next: moeflux run %s \"...\", or moeflux chat %s", dst, dst);
     return APP_OK;
+}
+
+/* "down=5,gate=3": widths of the experts' matrices. False: said what is wrong. */
+static bool parse_parts(const char *text, mf__convert_options *opt) {
+    for (const char *at = text;;) {
+        size_t n = strcspn(at, "=,");
+        int part = 0, bits = 0, used = 0;
+        while (part < MF_PART_COUNT && (strlen(mf__expert_part_name((mf__expert_part)part)) != n ||
+                                        strncmp(at, mf__expert_part_name((mf__expert_part)part), n) != 0))
+            part++;
+        if (part == MF_PART_COUNT || at[n] != '=') {
+            app_say("--bits-for is \"%s\": \"%.*s\" is not gate=N, up=N or down=N", text, (int)strcspn(at, ","), at);
+            return false;
+        }
+        const char *value = at + n + 1;
+        if (sscanf(value, "%d%n", &bits, &used) != 1 || (value[used] && value[used] != ',') || bits == 7 || bits < 2 ||
+            bits > 8) {
+            app_say("--bits-for is \"%s\": %.*s has the width \"%.*s\"; expected 2, 3, 4, 5, 6 or 8", text, (int)n, at,
+                    (int)strcspn(value, ","), value);
+            return false;
+        }
+        if (opt->part_bits[part]) {
+            app_say("--bits-for is \"%s\": %.*s is there twice", text, (int)n, at);
+            return false;
+        }
+        opt->part_bits[part] = bits;
+        if (!value[used]) return true;
+        at = value + used + 1;
+    }
 }
 
 /* One width: its option, and where it goes. */
@@ -37,9 +95,11 @@ typedef struct width {
 
 int cmd_convert(int argc, char **argv) {
     width bits = {0}, experts = {0}, trunk = {0}, embed = {0}, head = {0}, router = {0};
-    int64_t group = 64, threads = 0;
-    const char *preset = NULL;
-    bool verbose = false, also_2bit = false, dry = false;
+    int64_t group = 64, threads = 0, also = 0;
+    const char *preset = NULL, *parts = NULL;
+    double target = 0;
+    bool verbose = false, also_given = false, dry = false, tokens_given = false;
+    calibrate_options by = {.n_tokens = 32768};
     mf__convert_options opt;
     mf__convert_options_init(&opt);
     opt_def defs[] = {
@@ -61,10 +121,49 @@ int cmd_convert(int argc, char **argv) {
          .help = "values that share a scale: 32, 64 (default) or 128",
          .min = 32,
          .max = 128},
-        {.name = "also-2bit",
+        {.name = "also",
+         .kind = OPT_INT,
+         .value = &also,
+         .arg = "N",
+         .help = "small copies of the experts beside them, with 2 or 3 bits, for --lossy small=... and --tuned",
+         .min = 0,
+         .max = 64,
+         .given = &also_given},
+        {.name = "bits-for",
+         .kind = OPT_STRING,
+         .value = &parts,
+         .arg = "LIST",
+         .help = "widths of the experts' matrices, down=5,gate=3,up=3; those not named as --experts says"},
+        {.name = "target-bits",
+         .kind = OPT_REAL,
+         .value = &target,
+         .arg = "X",
+         .help =
+             "widths and groups of gate, up and down that make X bits per weight, scales included, by what errors cost",
+         .min = 2,
+         .max = 10},
+        {.name = "calibrate",
+         .kind = OPT_STRING,
+         .value = &by.text,
+         .arg = "TEXT",
+         .help = "the source reads a file of text first; what its experts see there says which errors count"},
+        {.name = "calibrate-tokens",
+         .kind = OPT_COUNT,
+         .value = &by.n_tokens,
+         .arg = "N",
+         .help = "read at most N tokens of it (default 32K)",
+         .min = 256,
+         .max = 1 << 24,
+         .given = &tokens_given},
+        {.name = "calibrate-with",
+         .kind = OPT_STRING,
+         .value = &by.model,
+         .arg = "MODEL",
+         .help = "a directory of the same model that reads it (default: one of 8 bits, made and removed)"},
+        {.name = "scales-only",
          .kind = OPT_FLAG,
-         .value = &also_2bit,
-         .help = "not possible now: no command reads a second set of experts"},
+         .value = &opt.scales_only,
+         .help = "with --calibrate: choose scales by it, and do not let columns make good for others; faster"},
         {.name = "allow-nonfinite",
          .kind = OPT_FLAG,
          .value = &opt.allow_nonfinite,
@@ -100,6 +199,8 @@ int cmd_convert(int argc, char **argv) {
         .min_words = 1,
         .max_words = 2,
         .examples = "  moeflux convert Qwen3.6-35B-A3B --dry-run\n"
+                    "  moeflux convert Qwen3.6-35B-A3B qwen3 --experts 3 --calibrate text.txt\n"
+                    "  moeflux convert Qwen3.6-35B-A3B qwen3 --target-bits 3.2\n"
                     "  moeflux convert Qwen3.6-35B-A3B qwen\n"
                     "  moeflux convert Qwen3.6-35B-A3B qwen --experts 4 --trunk 8 --embed 4\n"
                     "  moeflux convert Qwen3.6-35B-A3B-MLX-4bit qwen-mlx --bits keep\n"
@@ -112,11 +213,27 @@ int cmd_convert(int argc, char **argv) {
         app_say("1 argument is missing: the new directory. --dry-run alone needs none");
         return APP_USAGE;
     }
-    if (also_2bit) {
-        app_say("--also-2bit would write a second set of experts, and nothing reads one yet; leave it out, or convert "
-                "into another directory with --experts 2");
+    if (also_given && also != 2 && also != 3) {
+        app_say("--also is %d; expected 2 or 3", (int)also);
         return APP_USAGE;
     }
+    if (!by.text && (by.model || tokens_given || opt.scales_only)) {
+        app_say("--%s is for --calibrate, which is not given", by.model       ? "calibrate-with"
+                                                               : tokens_given ? "calibrate-tokens"
+                                                                              : "scales-only");
+        return APP_USAGE;
+    }
+    if (parts && !parse_parts(parts, &opt)) return APP_USAGE;
+    if (target > 0 && (parts || experts.given)) {
+        app_say("--target-bits chooses the experts' widths, and --%s gives them: one of both",
+                parts ? "bits-for" : "experts");
+        return APP_USAGE;
+    }
+    if (dry && by.text) {
+        app_say("--dry-run reads no text: leave --calibrate out");
+        return APP_USAGE;
+    }
+    opt.also_bits = (int)also;
     if (group != 32 && group != 64 && group != 128) {
         app_say("--group is %d; expected 32, 64 or 128", (int)group);
         return APP_USAGE;
@@ -133,12 +250,14 @@ int cmd_convert(int argc, char **argv) {
     if (router.given) opt.router_bits = (int)router.bits;
     opt.group = (int)group;
     opt.n_threads = (int)threads;
+    by.threads = threads;
     app_check_threads(threads);
     opt.log = app_log(verbose);
     bool chosen = bits.given || experts.given || trunk.given || embed.given || head.given || router.given;
     char why[96];
     mf_error err;
     mf_status st = choose(words[0], preset, chosen, &opt, why, &err);
+    if (st == MF_OK && dry && target > 0) st = spend(words[0], target, &opt, &err);
     if (st == MF_OK && dry) st = convert_show_plan(words[0], &opt, why, &err);
-    return st != MF_OK ? app_fail(&err) : dry ? APP_OK : convert(words[0], words[1], &opt, why);
+    return st != MF_OK ? app_fail(&err) : dry ? APP_OK : convert(words[0], words[1], &opt, &by, target, why);
 }

@@ -148,7 +148,8 @@ static mf_status one_try(fetch *f, const char *url, fetch_range range, mf__strbu
         return fetch_refused(f, url, h, final, err);
     if (s.enough) return MF_OK;
     *final = s.too_much || code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_TOO_MANY_REDIRECTS ||
-             code == CURLE_URL_MALFORMAT || code == CURLE_PEER_FAILED_VERIFICATION;
+             code == CURLE_URL_MALFORMAT || code == CURLE_PEER_FAILED_VERIFICATION ||
+             (f->opt.at_once && (code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_CONNECT));
     if (s.too_much) return mf__fail(err, MF_E_LIMIT, "%s: the answer has more than %zu bytes", url, range.most);
     if (code == CURLE_UNSUPPORTED_PROTOCOL)
         return mf__fail(err, MF_E_INVALID,

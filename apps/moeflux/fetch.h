@@ -14,6 +14,7 @@ typedef struct fetch_options {
     const char *token; /* NULL: none. Goes to the host that is asked, never to another one that it names */
     bool allow_http;   /* also addresses without TLS, of redirects too */
     int connections;   /* files at a time */
+    bool at_once;      /* small answers: a host that cannot be reached is an error at once, and not tried again */
     /* Called now and then on the thread that downloads: bytes that have come, of all. May be NULL. */
     void (*tick)(void *user, int64_t have, int64_t total);
     void *user;

@@ -1,18 +1,18 @@
 /* moeflux inspect: what a checkpoint or a model directory holds, what running it needs, and what stands in the way.
- * Also what the machine has (inspect_cpu.c, inspect_cuda.c). */
+ * Also what the machine has (inspect_cpu.c, inspect_cuda.c), and whether the one runs on the other (inspect_verdict.c).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "app.h"
-#include "base/file.h"
-#include "convert/outlook.h"
 #include "convert/survey.h"
 #include "inspect_cpu.h"
 #include "inspect_cuda.h"
+#include "inspect_verdict.h"
 #include "models.h"
 #include "options.h"
-#include "verdict.h"
+#include "pull.h"
 
 /* ---- hyper-parameters ------------------------------------------------------------------------------------------ */
 
@@ -155,68 +155,7 @@ static mf_status print_memory(const char *dir, const mf__survey *s, mf_error *er
     return MF_OK;
 }
 
-/* ---- will it run here -------------------------------------------------------------------------------------------- */
-
-/* A file of the experts, where their drive can be measured; malloc'd. NULL: none. */
-static char *expert_file(const char *dir, const mf__survey *s) {
-    for (int32_t l = 0; l < s->bp.config.n_layers; l++) {
-        char name[48];
-        snprintf(name, sizeof name, "packed_experts/layer_%02d.bin", (int)l);
-        char *path = mf__path_join(dir, name);
-        if (path && app_path_exists(path)) return path;
-        free(path);
-    }
-    return NULL;
-}
-
-/* A checkpoint runs after a conversion: its sizes are those that the recommended one gives. */
-static mf_status sizes_of(const char *dir, const mf__survey *s, model_sizes *m, mf_error *err) {
-    if (s->is_native) {
-        mf_memory_needs needs;
-        int64_t n = s->bp.config.n_ctx < 4096 ? s->bp.config.n_ctx : 4096;
-        MF__TRY(mf_model_memory(dir, NULL, n, 0, &needs, err));
-        *m = (model_sizes){needs.total,     needs.experts, s->expert_bytes,
-                           s->layout.bytes, s->cold_bytes, s->resident_bytes};
-        return MF_OK;
-    }
-    mf__convert_options opt;
-    mf__outlook look;
-    const char *preset;
-    char before[APP_BYTES_TEXT], after[APP_BYTES_TEXT];
-    mf__convert_options_init(&opt);
-    MF__TRY(mf__outlook_recommend(dir, &opt, &preset, err));
-    MF__TRY(mf__outlook_make(dir, &opt, &look, err));
-    printf("\nconversion\n  --preset %s is recommended: %s become %s (moeflux convert %s --dry-run shows the plan)\n",
-           preset, app_bytes((double)look.before, before), app_bytes((double)look.after, after), dir);
-    int64_t experts = look.parts[MF_OUTLOOK_EXPERTS].after, trunk = look.after - experts;
-    double shrinks = s->expert_bytes ? (double)experts / (double)s->expert_bytes : 1;
-    int64_t wanted = (int64_t)((double)s->cold_bytes * shrinks),
-            fewest = wanted / (s->n_moe_layers ? s->n_moe_layers : 1) * 2;
-    *m = (model_sizes){
-        .needs = trunk + fewest + ((int64_t)256 << 20), /* and about that much for code, rows and state */
-        .fewest = fewest,
-        .experts = experts,
-        .expert = (int64_t)((double)s->layout.bytes * shrinks),
-        .token_experts = wanted,
-        .token_bytes = trunk - (s->bp.config.tied_head ? 0 : look.parts[MF_OUTLOOK_EMBED].after) + wanted};
-    return MF_OK;
-}
-
-static mf_status print_verdict(const char *dir, const mf__survey *s, mf_error *err) {
-    model_sizes m;
-    machine at;
-    verdict v;
-    if (!s->has_layout) return MF_OK;
-    MF__TRY(sizes_of(dir, s, &m, err));
-    char *file = expert_file(dir, s);
-    if (!file && !s->is_native) file = mf__path_join(dir, "model.safetensors");
-    mf_status st = machine_measure(file, m.expert, &at, err);
-    free(file);
-    MF__TRY(st);
-    verdict_make(&m, &at, 0, &v);
-    verdict_print(&m, &at, &v);
-    return MF_OK;
-}
+/* ---- the whole ------------------------------------------------------------------------------------------------- */
 
 /* What stands in the way, as opening or converting would say it. */
 static int print_problems(const mf__survey *s) {
@@ -248,32 +187,117 @@ static mf_status print_graphs(const mf__survey *m, mf_error *err) {
 }
 
 typedef struct inspect_options {
-    bool graphs, cpu, cuda;
-    int64_t vram;
+    bool graphs, cpu, cuda, json;
+    int64_t vram, layers;
+    const char *shape;
+    inspect_subject subject;
+    pull_options hub;
 } inspect_options;
 
-static int inspect_model(const char *dir, const inspect_options *opt) {
+/* All that is printed but the verdict. */
+static mf_status print_model(const mf__survey *s, const inspect_options *opt, mf_error *err) {
+    const char *dir = opt->subject.path;
+    print_config(s);
+    print_sizes(s);
+    if (s->is_native && !s->n_problems) MF__TRY(print_memory(dir, s, err));
+    if (s->is_native && !s->n_problems && opt->cuda) MF__TRY(inspect_cuda_split(dir, s, opt->vram, err));
+    return opt->graphs ? print_graphs(s, err) : MF_OK;
+}
+
+static int inspect_model(const inspect_options *opt) {
     mf__survey s;
     mf_error err;
-    mf_status st = mf__survey_make(dir, &s, &err);
+    mf_status st = mf__survey_make(opt->subject.path, &s, &err);
     if (st != MF_OK) return app_fail(&err);
-    if (s.known) {
-        print_config(&s);
-        print_sizes(&s);
-        if (s.is_native && !s.n_problems) st = print_memory(dir, &s, &err);
-        if (s.is_native && !s.n_problems && st == MF_OK && opt->cuda) st = inspect_cuda_split(dir, &s, opt->vram, &err);
-        if (st == MF_OK && opt->graphs) st = print_graphs(&s, &err);
-        if (st == MF_OK && !s.n_problems) st = print_verdict(dir, &s, &err);
-    }
+    if (s.known && !opt->json) st = print_model(&s, opt, &err);
+    if (st == MF_OK && opt->json) st = inspect_json(&opt->subject, &s, &err);
+    if (st == MF_OK && !opt->json && s.known && !s.n_problems) st = inspect_verdict(&opt->subject, &s, &err);
     int code = st == MF_OK ? print_problems(&s) : app_fail(&err);
     mf__survey_free(&s);
     return code;
 }
 
+static bool wants_hub(const pull_options *hub) {
+    return hub->file || hub->endpoint || hub->token_file || hub->allow_http;
+}
+
+/* What is here goes before what is on a hub. */
+static int inspect_word(inspect_options *opt, const model_find *find, const char *word) {
+    mf_error err, there;
+    char *path;
+    mf_status st = models_find(find, word, &path, &err);
+    if (st == MF_OK && wants_hub(&opt->hub)) {
+        app_say("%s is here; --file, --endpoint, --token-file and --allow-http are for models on a hub", path);
+        free(path);
+        return APP_USAGE;
+    }
+    opt->subject.models = find->models;
+    if (st == MF_OK) {
+        opt->subject.path = opt->subject.name = path;
+        int code = inspect_model(opt);
+        free(path);
+        return code;
+    }
+    if (!pull_is_name(word)) return app_fail(&err);
+    pull_view view;
+    app_note("%s is not here; asking the hub about it", word);
+    if (pull_look(&opt->hub, word, &view, &there) != MF_OK) return app_fail(&there);
+    opt->subject.path = view.source;
+    opt->subject.name = view.identity;
+    opt->subject.on_hub = word;
+    int code = inspect_model(opt);
+    pull_view_close(&view);
+    return code;
+}
+
+static int bad_combination(const inspect_options *opt, const char *word) {
+    if (!word && !opt->cpu && !opt->cuda && !opt->shape)
+        app_say("inspect what? 1 argument is missing: MODEL, or --cpu, or --cuda. Help: moeflux inspect --help");
+    else if (opt->vram && (!opt->cuda || !word))
+        app_say("--vram says how much of a GPU's memory to reckon with: it goes with --cuda and a model");
+    else if (opt->layers && !opt->shape)
+        app_say("--layers goes with --shape");
+    else if (opt->shape && word)
+        app_say("--shape is instead of a model, and \"%s\" is given too", word);
+    else if (opt->shape && (opt->graphs || wants_hub(&opt->hub)))
+        app_say("--shape has no files: --graph, and what is for models on a hub, do nothing with it");
+    else if (opt->json && (opt->graphs || opt->cpu || opt->cuda))
+        app_say("--json is the verdict as one JSON object: it excludes --graph, --cpu and --cuda");
+    else if (!word && !opt->shape && (opt->json || opt->subject.ram || opt->subject.assumed.any))
+        app_say("--json, --ram and --assume are about a model, and none is given");
+    else
+        return APP_OK;
+    return APP_USAGE;
+}
+
 int cmd_inspect(int argc, char **argv) {
     inspect_options opt = {0};
     model_find find = {.lookup = true};
+    const char *assume = NULL;
     opt_def defs[] = {
+        {.name = "ram",
+         .kind = OPT_SIZE,
+         .value = &opt.subject.ram,
+         .arg = "SIZE",
+         .help = "the verdict for that much memory (default: what is free)"},
+        {.name = "assume",
+         .kind = OPT_STRING,
+         .value = &assume,
+         .arg = "LIST",
+         .help = "the verdict for another machine: some of ram=32G,memory=60G,drive=5G,threads=8,cpu=avx2,vram=24G"},
+        {.name = "shape",
+         .kind = OPT_STRING,
+         .value = &opt.shape,
+         .arg = "NAME",
+         .help = "instead of MODEL: the verdict for a published shape (those of moeflux synth), 4 bits and 8"},
+        {.name = "layers",
+         .kind = OPT_INT,
+         .value = &opt.layers,
+         .arg = "N",
+         .help = "with --shape: fewer layers than the published model has",
+         .min = 1,
+         .max = 256},
+        {.name = "json", .kind = OPT_FLAG, .value = &opt.json, .help = "print one JSON object"},
         {.name = "graph",
          .kind = OPT_FLAG,
          .value = &opt.graphs,
@@ -285,46 +309,44 @@ int cmd_inspect(int argc, char **argv) {
         {.name = "cuda",
          .kind = OPT_FLAG,
          .value = &opt.cuda,
-         .help = "which GPU can be used, or why none can; with DIR, how much of the model goes where"},
+         .help = "which GPU can be used, or why none can; with MODEL, how much of the model goes where"},
         {.name = "vram",
          .kind = OPT_SIZE,
          .value = &opt.vram,
          .arg = "SIZE",
          .help = "with --cuda: as if so much of its memory were to be used (default: what is free)"},
+        {.name = "hub", .kind = OPT_GROUP, .value = &opt.hub, .group = pull_hub_rows},
         OPT_FIND_ROWS(find),
     };
     opt_spec spec = {
         .usage = "inspect [MODEL] [options]",
-        .about = "Says what MODEL, a name, a model directory or a checkpoint, is made of, how large its parts are, how "
-                 "much memory it\n"
-                 "wants, and what about it is wrong or not supported. Exit code 1 when anything is. DIR may be left\n"
-                 "out with --cpu and --cuda.",
+        .about =
+            "Says what MODEL is made of, how large its parts are, how much memory it wants, what about it is wrong\n"
+            "or not supported (exit code 1 when anything is), and whether and about how fast it runs here. MODEL\n"
+            "is a name, a model directory, a checkpoint, a GGUF file, or ORG/NAME on the Hugging Face hub, of\n"
+            "which only the tables of tensors are downloaded. It may be left out with --cpu, --cuda and --shape.\n"
+            "--assume: what is not named is this machine's, but for the GPU; of ram an eighth is left to others;\n"
+            "memory and drive are bytes a second; cpu is avx512, avxvnni, avx2, i8mm, dotprod or scalar.",
         .defs = defs,
         .n_defs = MF__COUNT(defs),
         .min_words = 0,
         .max_words = 1,
         .examples = "  moeflux inspect models/stories-moe\n  moeflux inspect models/stories-moe --graph\n"
+                    "  moeflux inspect Qwen/Qwen3.6-35B-A3B\n"
+                    "  moeflux inspect --shape a17b --assume ram=64G,memory=80G,drive=7G,threads=16\n"
                     "  moeflux inspect --cpu\n  moeflux inspect models/stories-moe --cuda --vram 4G\n",
     };
     const char *words[OPT_MAX_WORDS] = {NULL};
     mf_error err;
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
-    if (!words[0] && !opt.cpu && !opt.cuda) {
-        app_say("inspect what? 1 argument is missing: MODEL, or --cpu, or --cuda. Help: moeflux inspect --help");
-        return APP_USAGE;
-    }
-    if (opt.vram && (!opt.cuda || !words[0])) {
-        app_say("--vram says how much of a GPU's memory to reckon with: it goes with --cuda and a model");
-        return APP_USAGE;
-    }
+    if (assume && machine_assume(assume, &opt.subject.assumed, &err) != MF_OK) return app_fail(&err);
+    if (bad_combination(&opt, words[0])) return APP_USAGE;
     if (opt.cpu && inspect_cpu(&err) != MF_OK) return app_fail(&err);
     if (opt.cuda) inspect_cuda();
-    if (!words[0]) return APP_OK;
-    if (opt.cpu || opt.cuda) printf("\n");
-    char *dir;
-    if (models_find(&find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
-    int code = inspect_model(dir, &opt);
-    free(dir);
-    return code;
+    if ((words[0] || opt.shape) && (opt.cpu || opt.cuda)) printf("\n");
+    opt.subject.models = find.models;
+    inspect_shape_of shape = {.name = opt.shape, .layers = (int)opt.layers};
+    if (opt.shape) return inspect_shape(&opt.subject, &shape, opt.json, &err) == MF_OK ? APP_OK : app_fail(&err);
+    return words[0] ? inspect_word(&opt, &find, words[0]) : APP_OK;
 }

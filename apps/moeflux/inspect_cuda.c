@@ -23,6 +23,20 @@ void inspect_cuda(void) {
         printf("cuda device        none that can be used: %s\n", why);
 }
 
+int64_t inspect_cuda_memory(char text[256]) {
+    const mf__backend_kind *kind = usable(text);
+    mf__backend *be;
+    mf_error err;
+    if (!kind) return 0;
+    if (kind->create(&(mf__backend_config){0}, &be, &err) != MF_OK) {
+        snprintf(text, 256, "%.255s", err.text);
+        return 0;
+    }
+    int64_t there = be->memory_bytes;
+    be->free(be);
+    return there;
+}
+
 static void print_share(const char *what, int64_t n, int64_t all, int64_t bytes, const char *note) {
     char text[APP_BYTES_TEXT];
     printf("  %-22s %12s  %lld of %lld experts%s%s\n", what, app_bytes((double)bytes, text), (long long)n,

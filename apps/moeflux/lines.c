@@ -122,5 +122,6 @@ lines_result lines_read(lines *l, const char *prompt, mf__strbuf *out) {
     } while (on);
     while (out->size && out->data[out->size - 1] == '\n') out->size--;
     if (out->data) out->data[out->size] = '\0';
+    if (l->editor && out->data) line_editor_remember(l->editor, out->data);
     return LINES_TEXT;
 }

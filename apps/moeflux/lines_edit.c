@@ -259,9 +259,13 @@ void line_editor_close(line_editor *e) {
     free(e);
 }
 
-static void remember(line_editor *e, const char *line) {
+void line_editor_remember(line_editor *e, const char *message) {
     HistEvent event;
-    if (e->history && line[strspn(line, " \t\r\n")]) history(e->history, &event, H_ENTER, line);
+    mf__strbuf line = {0};
+    if (e->history && message[strspn(message, " \t\r\n")] &&
+        mf__strbuf_printf(&line, NULL, "%s\n", message) == MF_OK) /* with its end, as libedit keeps lines */
+        history(e->history, &event, H_ENTER, line.data);
+    mf__strbuf_free(&line);
 }
 
 lines_result line_editor_read(line_editor *e, const char *prompt, mf__strbuf *out, bool *more) {
@@ -289,7 +293,6 @@ lines_result line_editor_read(line_editor *e, const char *prompt, mf__strbuf *ou
         }
         return LINES_END;
     }
-    remember(e, line);
     *more = e->more;
     if (line[n - 1] == '\n') n--;
     if (mf__strbuf_append(out, line, (size_t)n, &err) == MF_OK) return LINES_TEXT;
@@ -308,6 +311,10 @@ line_editor *line_editor_open(const char *history, lines_completions *completion
 
 void line_editor_close(line_editor *e) {
     (void)e;
+}
+
+void line_editor_remember(line_editor *e, const char *message) {
+    (void)e, (void)message;
 }
 
 lines_result line_editor_read(line_editor *e, const char *prompt, mf__strbuf *out, bool *more) {

@@ -12,5 +12,7 @@ void line_editor_close(line_editor *e);
 
 /* Appends one line without its end; *more when it was pasted and the paste goes on. */
 lines_result line_editor_read(line_editor *e, const char *prompt, mf__strbuf *out, bool *more);
+/* Keeps a message in the history, one entry however many lines it has. */
+void line_editor_remember(line_editor *e, const char *message);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "app.h"
+#include "cluster/cluster.h"
 #include "docs.h"
 #include "hints.h"
 #include "options.h"
@@ -19,11 +20,14 @@ static const app_command COMMANDS[] = {
     {"where", cmd_where, "where they are"},
     {"convert", cmd_convert, "turn a published checkpoint into a model directory"},
     {"verify", cmd_verify, "read a whole model again and compare it with its checksums"},
+    {"shard", cmd_shard, "the share of a model that one of several machines needs"},
     {"synth", cmd_synth, "write a model of a real shape with random weights, to measure with"},
     {"inspect", cmd_inspect, "say what a model directory holds and what it needs"},
     {"check", cmd_check, "compare a model with recorded logits and hidden states"},
     {"eval", cmd_eval, "mean negative log-likelihood of a text"},
+    {"tune", cmd_tune, "how much less can be read for a loss that you choose"},
     {"bench", cmd_bench, "measure prefill, decode and the memory they wait for"},
+    {"report", cmd_report, "pictures of a model and of a short run, as a page"},
     {"tokenize", cmd_tokenize, "text to token ids and back"},
     {"schema", cmd_schema, "try a JSON Schema, a pattern or a grammar on texts"},
     {"template", cmd_template, "a request written out by a model's chat template"},
@@ -97,5 +101,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN); /* a reader that goes away must not stop a command half-way: writes fail instead */
     signal(SIGXFSZ, SIG_IGN); /* and so does a file that may not grow further */
     mf_guard_install(NULL);   /* and a model's file that is cut fails what was using it */
-    return app_finish_output(routing_finish(dispatch(argc, argv)));
+    int code;
+    if (!cluster_enter(argc > 1 ? argv[1] : NULL, &code)) return code;
+    return cluster_leave(app_finish_output(routing_finish(dispatch(argc, argv))));
 }

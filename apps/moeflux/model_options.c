@@ -6,7 +6,10 @@
 #include "app.h"
 #include "base/file.h"
 #include "base/probe.h"
+#include "cluster/cluster.h"
+#include "lossy.h"
 #include "options.h"
+#include "progress.h"
 #include "routes.h"
 
 const char *const app_io_names[] = {"auto", "mmap", "pread", "uring", NULL};
@@ -16,6 +19,7 @@ static const char *const policies[] = {"horizons", "lfu", "lru", NULL};
 
 int app_model_rows(void *model_options, opt_def *rows) {
     static const char *const switches[] = {"auto", "on", "off", NULL};    /* in the order of mf_switch */
+    static const char *const wires[] = {"f32", "f16", NULL};              /* of wire_format */
     static const char *const kv[] = {"auto", "f16", "f32", "int8", NULL}; /* of mf_kv */
     app_model_options *m = model_options;
     const opt_def all[] = {
@@ -104,6 +108,13 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .choices = policies,
          .given = &m->policy_given,
          .help = "which experts stay in memory: horizons (default), lfu or lru"},
+        {.name = "most-experts",
+         .kind = OPT_INT,
+         .value = &m->most_experts,
+         .arg = "N",
+         .help = "hold N experts at most, however much memory there is: to measure",
+         .min = 1,
+         .max = 1 << 24},
         {.name = "experts-dir",
          .kind = OPT_LIST,
          .value = &m->experts_dirs,
@@ -116,11 +127,43 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .help = "fewer experts per token than the model has: faster, and lossy",
          .min = 1,
          .max = 1024},
+        {.name = "lossy",
+         .kind = OPT_STRING,
+         .value = &m->lossy,
+         .arg = "SETTINGS",
+         .help = "read less at a loss, as bonus=0.5,protect=2 (bonus, sure, skip, small, promote, small-ram, protect, "
+                 "most)"},
+        {.name = "tuned",
+         .kind = OPT_FLAG,
+         .value = &m->tuned,
+         .help = "the same, as moeflux tune measured and left it"},
         {.name = "log-routing",
          .kind = OPT_STRING,
          .value = &m->log_routing,
          .arg = "FILE",
          .help = "write there how many tokens went to which expert, layer by layer, as JSON lines"},
+        {.name = "stall-limit",
+         .kind = OPT_REAL,
+         .value = &m->stall_limit,
+         .arg = "SECONDS",
+         .help = "of several ranks (mpirun): give up one that has not answered for so long (default 60)",
+         .min = 0.1,
+         .max = 86400},
+        {.name = "placement",
+         .kind = OPT_STRING,
+         .value = &m->placement,
+         .arg = "FILE",
+         .help = "of several ranks: share the work of a text evenly, by its routes (run --record-routes)"},
+        {.name = "wire",
+         .kind = OPT_CHOICE,
+         .value = &m->wire,
+         .arg = "f32|f16",
+         .choices = wires,
+         .help = "of several ranks: how values travel; f16 halves the bytes, and is lossy (default f32)"},
+        {.name = "mixed",
+         .kind = OPT_FLAG,
+         .value = &m->mixed,
+         .help = "of several ranks: accept other backends and instruction sets, whose results differ in the last bits"},
         {.name = "verbose", .letter = 'v', .kind = OPT_FLAG, .value = &m->verbose, .help = "say what is going on"},
         /* PROMPT_ROWS */
         {.name = "cache-dir",
@@ -187,8 +230,32 @@ static mf_status check_options(const app_model_options *o, mf_error *err) {
     return MF_OK;
 }
 
+static void show_opening(void *bar, int64_t done, int64_t total) {
+    progress_show(bar, done, total);
+}
+
+/* Settings of the command line, or those that were measured, which are said. */
+static mf_status choose_lossy(const char *dir, const app_model_options *opt, mf_lossy *out, mf_error *err) {
+    char text[LOSSY_TEXT];
+    tuned t;
+    if (opt->lossy && opt->tuned) return mf__fail(err, MF_E_INVALID, "--lossy and --tuned exclude each other");
+    if (opt->lossy) return lossy_parse(opt->lossy, out, err);
+    if (!opt->tuned) return MF_OK;
+    MF__TRY(tuned_read(dir, &t, err));
+    *out = t.lossy;
+    app_note(
+        "tuned: %s, which cost %.4f nats a token (standard error %.4f) on %lld tokens of %s, and read %.2f times less",
+        lossy_text(&t.lossy, text), t.loss, t.error, (long long)t.n_tokens, t.text,
+        t.bytes > 0 ? t.exact / t.bytes : 1);
+    if (t.ram && opt->ram && opt->ram != t.ram)
+        app_note("tuned: measured with --ram %lldM, not %lldM: loss and reads will be others", (long long)(t.ram >> 20),
+                 (long long)(opt->ram >> 20));
+    return MF_OK;
+}
+
 mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err) {
     mf_model_options mo;
+    progress bar;
     mf_model_options_init(&mo);
     mo.backend = opt->backend;
     mo.exact = opt->exact;
@@ -209,16 +276,30 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mo.prompt_cache_ram = opt->prompt_cache_ram;
     mo.prompt_cache_dir = opt->prompt_cache_dir;
     mo.prompt_cache_disk = opt->prompt_cache_disk;
-    mo.log = app_log(opt->verbose);
+    if (!opt->calm) mo.log = app_log(opt->verbose);
+    mo.most_experts = (int)opt->most_experts;
     *out = NULL;
     MF__TRY(check_options(opt, err));
+    MF__TRY(cluster_prepare(opt, &mo, err));
+    MF__TRY(choose_lossy(dir, opt, &mo.lossy, err));
     MF__TRY(routing_start(opt, &mo.routes, err));
     if (!mo.routes.fn) mo.routes = opt->routes;
     char *cache = app_user_path("XDG_CACHE_HOME", ".cache", ""); /* speeds of drives */
     mo.cache_dir = cache;
+    progress_start(&bar, "opening", NULL);
+    mo.progress = (mf_open_sink){show_opening, &bar};
     mf_status st = mf_model_open(dir, &mo, out, err);
-    if (st == MF_OK) routing_model(mf_model_info_get(*out));
+    progress_end(&bar);
     free(cache);
+    mf_error same;
+    if (st == MF_OK)
+        st = cluster_join(dir, *out, NULL, err);
+    else
+        cluster_join(dir, NULL, err, &same); /* the others are told */
+    if (st == MF_OK) routing_model(mf_model_info_get(*out));
+    if (st == MF_OK) return MF_OK;
+    mf_model_close(*out);
+    *out = NULL;
     return st;
 }
 
@@ -226,10 +307,16 @@ void app_say_experts(mf_model *model) {
     mf_stats s;
     char read[APP_BYTES_TEXT], ahead[APP_BYTES_TEXT];
     mf_model_stats_get(model, &s);
+    cluster_say_stats();
     if (!s.wanted || !strcmp(s.io, "mmap")) return;
     double speed = s.busy_ns ? (double)(s.bytes_read + s.bytes_prefetched) / (double)s.busy_ns : 0; /* GB/s */
     app_note("experts: %.1f %% of %lld were in memory; read %s and %s ahead at %.2f GB/s (%s%s), waited %.2f s",
-            100.0 * (double)s.hits / (double)s.wanted, (long long)s.wanted, app_bytes((double)s.bytes_read, read),
-            app_bytes((double)s.bytes_prefetched, ahead), speed, s.io, s.direct ? ", direct" : "",
-            (double)s.stall_ns * 1e-9);
+             100.0 * (double)s.hits / (double)s.wanted, (long long)s.wanted, app_bytes((double)s.bytes_read, read),
+             app_bytes((double)s.bytes_prefetched, ahead), speed, s.io, s.direct ? ", direct" : "",
+             (double)s.stall_ns * 1e-9);
+    if (s.lossy_experts)
+        app_note("lossy: of %lld experts %.1f %% were replaced, %.1f %% left out, %.1f %% served small",
+                 (long long)s.lossy_experts, 100.0 * (double)s.lossy_replaced / (double)s.lossy_experts,
+                 100.0 * (double)s.lossy_skipped / (double)s.lossy_experts,
+                 100.0 * (double)s.lossy_small / (double)s.lossy_experts);
 }

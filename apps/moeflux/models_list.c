@@ -28,9 +28,11 @@ static void describe(model_entry *e) {
     json_t *origin = read_json(e->path, MODELS_ORIGIN);
     const char *family = json_string_value(json_object_get(config, "model_type"));
     const char *from = json_string_value(json_object_get(origin, "from"));
-    const json_t *experts = json_object_get(json_object_get(made, "options"), "experts");
+    const json_t *options = json_object_get(made, "options"), *experts = json_object_get(options, "experts");
     snprintf(e->family, sizeof e->family, "%s", family ? family : "");
-    if (json_is_integer(experts))
+    if (json_object_get(options, "gate"))
+        snprintf(e->experts, sizeof e->experts, "mixed bits");
+    else if (json_is_integer(experts))
         snprintf(e->experts, sizeof e->experts, "%d bits", (int)json_integer_value(experts));
     else if (json_is_string(experts))
         snprintf(e->experts, sizeof e->experts, "kept");

@@ -146,8 +146,9 @@ static opt_result set_size(const opt_def *d, const char *text) {
         if (*end == 'i') end++;
         if (*end == 'B') end++;
     }
-    if (end == text || *end || errno || !(v >= 1) || v > 1e18)
-        return bad_value(d, text, "a size like 6G, 800M or 1.5T");
+    bool fine = (v >= 1 && v <= 1e18) || (v == 0 && d->or_zero && !signbit(v));
+    if (end == text || *end || errno || !fine)
+        return bad_value(d, text, d->or_zero ? "a size like 6G, 800M or 1.5T, or 0" : "a size like 6G, 800M or 1.5T");
     *(int64_t *)d->value = (int64_t)v;
     return OPT_DONE;
 }

@@ -27,6 +27,7 @@ typedef struct opt_def {
     const char *arg;  /* what the help calls the value */
     const char *help; /* one line */
     double min, max;
+    bool or_zero;                                    /* OPT_SIZE: 0 is a value */
     bool *given;                                     /* set to true when the option is there; may be NULL */
     const char *const *choices;                      /* OPT_CHOICE: words, NULL ends */
     bool *alone;                                     /* OPT_CHOICE: set when no such word follows; NULL: one must */

@@ -150,11 +150,11 @@ static mf_status choose(pull *p, mf_error *err) {
                     p->repo.name);
 }
 
-/* The shards that the index names, each once. */
-static mf_status take_shards(pull *p, mf_error *err) {
+mf_status pull_shards(pull *p, mf_error *err) {
     char *path;
     json_t *index = NULL, *value;
     const char *key;
+    if (p->kind != PULL_CHECKPOINT || !hub_find(&p->repo, "model.safetensors.index.json")) return MF_OK;
     MF__TRY(pull_path(p->work, "model.safetensors.index.json", "", &path, err));
     mf_status st = mf__json_read(path, (size_t)MAX_SMALL, &index, err);
     json_t *names = json_object();
@@ -229,7 +229,6 @@ static mf_status make_places(pull *p, const char *folder, mf_error *err) {
     MF__TRY(pull_path(folder, p->name, "", &p->dir, err));
     MF__TRY(pull_path(folder, p->name, ".download", &p->work, err));
     MF__TRY(pull_path(p->work, ".state", "", &p->state, err));
-    snprintf(p->identity, sizeof p->identity, "%s@%s", p->repo.name, p->repo.commit);
     read_identity(folder, p->name, before);
     p->here = models_is_native(p->dir) && !strcmp(before, p->identity);
     if (p->here) return MF_OK;
@@ -281,7 +280,7 @@ static void tick(void *user, int64_t have, int64_t total) {
 }
 
 /* All that is no weights, and of a model directory everything. */
-static mf_status get_small(pull *p, mf_error *err) {
+mf_status pull_small(pull *p, mf_error *err) {
     fetch *f;
     fetch_options net = p->net;
     if (p->kind == PULL_NATIVE) net.tick = tick, net.user = p;
@@ -316,7 +315,7 @@ static mf_status get_native(pull *p, mf_error *err) {
     MF__TRY(pull_path(p->work, "packed_experts", "", &experts, err));
     mf_status st = mf__dir_make(experts, err);
     free(experts);
-    if (st == MF_OK) st = get_small(p, err);
+    if (st == MF_OK) st = pull_small(p, err);
     return st == MF_OK ? publish(p, err) : st;
 }
 
@@ -326,8 +325,8 @@ static mf_status tidy_up(pull *p, mf_error *err) {
 }
 
 static mf_status get_converted(pull *p, mf_error *err) {
-    MF__TRY(get_small(p, err));
-    if (p->kind == PULL_CHECKPOINT && hub_find(&p->repo, "model.safetensors.index.json")) MF__TRY(take_shards(p, err));
+    MF__TRY(pull_small(p, err));
+    MF__TRY(pull_shards(p, err));
     MF__TRY(pull_convert(p, err));
     if (p->opt->dry) return p->fresh ? mf__dir_remove(p->work, err) : MF_OK;
     return tidy_up(p, err);
@@ -344,8 +343,7 @@ static bool is_loopback(const char *endpoint) {
     return false;
 }
 
-/* --token-file, HF_TOKEN, or where other programs leave it. malloc'd; *out NULL: none. */
-static mf_status find_token(const pull_options *o, char **out, mf_error *err) {
+mf_status pull_token(const pull_options *o, char **out, mf_error *err) {
     const char *given = getenv("HF_TOKEN"), *home = getenv("HF_HOME");
     char *path = NULL, *text = NULL;
     size_t n = 0;
@@ -385,8 +383,7 @@ static mf_status full_word(const pull_options *o, const char *folder, const char
     return MF_OK;
 }
 
-static mf_status run(pull *p, const char *word, const char *folder, mf_error *err) {
-    char full[400];
+mf_status pull_connect(pull *p, const char *word, mf_error *err) {
     const char *from_env = getenv("HF_ENDPOINT");
     const char *endpoint = p->opt->endpoint ? p->opt->endpoint : from_env && *from_env ? from_env : HUB_ENDPOINT;
     if (strncmp(endpoint, "https://", 8) && !p->opt->allow_http)
@@ -396,10 +393,16 @@ static mf_status run(pull *p, const char *word, const char *folder, mf_error *er
         app_say("warning: the token is not sent to %s, which has no TLS", endpoint);
         p->net.token = NULL;
     }
-    MF__TRY(full_word(p->opt, folder, word, full, err));
     MF__TRY(fetch_create(&p->net, &p->fetch, err));
-    MF__TRY(hub_open(p->fetch, endpoint, full, &p->repo, err));
-    MF__TRY(choose(p, err));
+    MF__TRY(hub_open(p->fetch, endpoint, word, &p->repo, err));
+    snprintf(p->identity, sizeof p->identity, "%s@%s", p->repo.name, p->repo.commit);
+    return choose(p, err);
+}
+
+static mf_status run(pull *p, const char *word, const char *folder, mf_error *err) {
+    char full[400];
+    MF__TRY(full_word(p->opt, folder, word, full, err));
+    MF__TRY(pull_connect(p, full, err));
     MF__TRY(name_model(p, err));
     MF__TRY(make_places(p, folder, err));
     if (p->here) return tidy_up(p, err);
@@ -409,6 +412,17 @@ static mf_status run(pull *p, const char *word, const char *folder, mf_error *er
     return st;
 }
 
+void pull_close(pull *p) {
+    fetch_free(p->fetch);
+    hub_close(&p->repo);
+    if (p->lock >= 0) close(p->lock);
+    free(p->items);
+    free(p->name);
+    free(p->dir);
+    free(p->work);
+    free(p->state);
+}
+
 static int pull_model(const pull_options *o, const char *word) {
     pull p = {.opt = o, .lock = -1, .net = {.allow_http = o->allow_http, .connections = (int)o->connections}};
     char *token = NULL, *folder = NULL;
@@ -416,7 +430,7 @@ static int pull_model(const pull_options *o, const char *word) {
     double start = app_seconds();
     app_catch_interrupts();
     mf_status st = models_folder(o->find.models, &folder, &err);
-    if (st == MF_OK) st = find_token(o, &token, &err);
+    if (st == MF_OK) st = pull_token(o, &token, &err);
     p.net.token = token;
     if (st == MF_OK) st = run(&p, word, folder, &err);
     if (st == MF_OK && !o->dry) {
@@ -427,17 +441,41 @@ static int pull_model(const pull_options *o, const char *word) {
     }
     if (st == MF_E_CANCELLED) app_say("stopped; the same command goes on from here");
     int code = st == MF_OK ? APP_OK : app_fail(&err);
-    fetch_free(p.fetch);
-    hub_close(&p.repo);
-    if (p.lock >= 0) close(p.lock);
-    free(p.items);
-    free(p.name);
-    free(p.dir);
-    free(p.work);
-    free(p.state);
+    pull_close(&p);
     free(token);
     free(folder);
     return code;
+}
+
+bool pull_is_name(const char *word) {
+    return hub_is_name(word);
+}
+
+int pull_hub_rows(void *pull_options_, opt_def *out) {
+    pull_options *o = pull_options_;
+    const opt_def all[] = {
+        {.name = "file",
+         .kind = OPT_STRING,
+         .value = &o->file,
+         .arg = "PATH",
+         .help = "of several GGUF files this one; the first part of a split one"},
+        {.name = "endpoint",
+         .kind = OPT_STRING,
+         .value = &o->endpoint,
+         .arg = "URL",
+         .help = "a hub that speaks the same protocol (default: HF_ENDPOINT, or " HUB_ENDPOINT ")"},
+        {.name = "token-file",
+         .kind = OPT_STRING,
+         .value = &o->token_file,
+         .arg = "FILE",
+         .help = "a token, for models that need one (default: HF_TOKEN, or where the hub's programs keep it)"},
+        {.name = "allow-http",
+         .kind = OPT_FLAG,
+         .value = &o->allow_http,
+         .help = "also addresses without TLS, redirects too"},
+    };
+    memcpy(out, all, sizeof all);
+    return (int)MF__COUNT(all);
 }
 
 int cmd_pull(int argc, char **argv) {
@@ -448,11 +486,6 @@ int cmd_pull(int argc, char **argv) {
          .value = &o.name,
          .arg = "NAME",
          .help = "what the model is called here (default: NAME there)"},
-        {.name = "file",
-         .kind = OPT_STRING,
-         .value = &o.file,
-         .arg = "PATH",
-         .help = "of several GGUF files this one; the first part of a split one"},
         {.name = "preset",
          .kind = OPT_STRING,
          .value = &o.preset,
@@ -462,20 +495,7 @@ int cmd_pull(int argc, char **argv) {
          .kind = OPT_FLAG,
          .value = &o.dry,
          .help = "show what would become of it; no weights are downloaded"},
-        {.name = "endpoint",
-         .kind = OPT_STRING,
-         .value = &o.endpoint,
-         .arg = "URL",
-         .help = "a hub that speaks the same protocol (default: HF_ENDPOINT, or " HUB_ENDPOINT ")"},
-        {.name = "token-file",
-         .kind = OPT_STRING,
-         .value = &o.token_file,
-         .arg = "FILE",
-         .help = "a token, for models that need one (default: HF_TOKEN, or where the hub's programs keep it)"},
-        {.name = "allow-http",
-         .kind = OPT_FLAG,
-         .value = &o.allow_http,
-         .help = "also addresses without TLS, redirects too"},
+        {.name = "hub", .kind = OPT_GROUP, .value = &o, .group = pull_hub_rows},
         {.name = "connections",
          .kind = OPT_INT,
          .value = &o.connections,

@@ -32,8 +32,7 @@ static size_t head_size(const pull *p, const uint8_t *data, size_t n, int64_t fi
     return length > MAX_HEAD - 8 || (int64_t)length > file_size - 8 ? 0 : (size_t)length + 8;
 }
 
-/* The file with its full size, its first bytes being those. */
-static mf_status write_head(const char *path, int64_t size, const mf__strbuf *head, mf_error *err) {
+mf_status pull_write_head(const char *path, int64_t size, const mf__strbuf *head, mf_error *err) {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return mf__fail_errno(err, errno, "cannot write %s", path);
     mf_status st = ftruncate(fd, (off_t)size) ? mf__fail_errno(err, errno, "cannot make %s", path) : MF_OK;
@@ -91,7 +90,7 @@ static mf_status get_head(pull *p, pull_item *item, size_t least, const char *pa
         st = fetch_get(p->fetch, url, (fetch_range){.size = needs, .most = MAX_HEAD}, &head, NULL, err);
     if (st == MF_OK && head.size < needs)
         st = mf__fail(err, MF_E_FORMAT, "%s: %s ends within its table of tensors", p->repo.name, item->file->path);
-    if (st == MF_OK) st = write_head(path, item->file->size, &head, err);
+    if (st == MF_OK) st = pull_write_head(path, item->file->size, &head, err);
     item->head = (int64_t)needs;
     if (st == MF_OK) st = note_head(p, item, err);
     mf__strbuf_free(&head);
@@ -183,6 +182,7 @@ static mf_status done(void *user, const char *path, mf_error *err) {
 /* ---- the plan ---------------------------------------------------------------------------------------------------------- */
 
 static mf_status source_of(const pull *p, char **out, mf_error *err) {
+    *out = NULL;
     if (p->kind != PULL_GGUF)
         return (*out = strdup(p->work)) ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for a path");
     for (int i = 0; i < p->n_items; i++)
@@ -202,14 +202,20 @@ static mf_status make_plan(const pull *p, const char *source, mf__convert_option
 }
 
 /* The table of a GGUF file has no length: more is read until it can be. */
-static mf_status plan(pull *p, const char *source, mf__convert_options *opt, mf__outlook *look, char why[96],
-                      mf_error *err) {
-    size_t least = p->kind == PULL_GGUF ? (size_t)4 << 20 : FIRST_HEAD;
-    for (;; least *= 4) {
+static mf_status get_tables(pull *p, const char *source, mf_error *err) {
+    mf__convert_options keep;
+    mf__outlook look;
+    if (p->kind != PULL_GGUF) return get_heads(p, FIRST_HEAD, err);
+    mf__convert_options_init(&keep);
+    for (size_t least = (size_t)4 << 20;; least *= 4) {
         MF__TRY(get_heads(p, least, err));
-        mf_status st = make_plan(p, source, opt, look, why, err);
-        if (st != MF_E_FORMAT || p->kind != PULL_GGUF || least >= MAX_HEAD / 4) return st;
+        if (least >= MAX_HEAD / 4 || mf__outlook_make(source, &keep, &look, NULL) != MF_E_FORMAT) return MF_OK;
     }
+}
+
+mf_status pull_heads(pull *p, char **source, mf_error *err) {
+    MF__TRY(source_of(p, source, err));
+    return get_tables(p, *source, err);
 }
 
 static int64_t largest(const pull *p) {
@@ -284,9 +290,10 @@ static mf_status convert(pull *p, const char *source, mf__convert_options *opt, 
 mf_status pull_convert(pull *p, mf_error *err) {
     mf__convert_options opt;
     mf__outlook look;
-    char *source, why[96], before[APP_BYTES_TEXT], after[APP_BYTES_TEXT];
+    char *source = NULL, why[96], before[APP_BYTES_TEXT], after[APP_BYTES_TEXT];
     MF__TRY(source_of(p, &source, err));
-    mf_status st = plan(p, source, &opt, &look, why, err);
+    mf_status st = get_tables(p, source, err);
+    if (st == MF_OK) st = make_plan(p, source, &opt, &look, why, err);
     if (st == MF_OK && p->opt->dry) st = convert_show_plan(source, &opt, why, err);
     if (st == MF_OK && !p->opt->dry) {
         app_note("%s: %s become %s (%s)", p->identity, app_bytes((double)look.before, before),

@@ -23,7 +23,7 @@ typedef struct remote_request {
     const sampling_options *sampling; /* what was given of it */
     uint64_t seed;                    /* used where one was given */
     mf_event_fn *fn;
-    void (*reading)(void *user, const char *progress); /* "512/4096 tokens, about 3.1 s to go" */
+    void (*reading)(void *user, const char *progress); /* "512/4096 tokens, 0.0 MB to fetch, about 3.1 s to go" */
     void *user;
 } remote_request;
 

@@ -8,6 +8,7 @@
 
 #include "answer.h"
 #include "app.h"
+#include "cluster/cluster.h"
 #include "conversation.h"
 #include "models.h"
 #include "options.h"
@@ -165,6 +166,13 @@ static mf_status print_json(const run_state *s, const answer *a, mf_error *err) 
                              "prompt_seconds", a->prompt_seconds, "seconds", a->made_seconds);
     if (root && s->opt->sampling.temperature > 0)
         json_object_set_new(root, "seed", json_integer((json_int_t)s->opt->sampling.seed));
+    mf_stats st;
+    mf_model_stats_get(s->talker.model, &st);
+    if (root && st.lossy_experts)
+        json_object_set_new(root, "lossy",
+                            json_pack("{s:I, s:I, s:I, s:I}", "experts", (json_int_t)st.lossy_experts, "replaced",
+                                      (json_int_t)st.lossy_replaced, "skipped", (json_int_t)st.lossy_skipped, "small",
+                                      (json_int_t)st.lossy_small));
     char *line = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
     json_decref(root);
     if (!line) return mf__fail(err, MF_E_NOMEM, "no memory for the answer as JSON");
@@ -307,6 +315,7 @@ int cmd_run(int argc, char **argv) {
     char *dir;
     mf_error err;
     if (models_ready(&opt.model.find, words[0], &dir, &err) != MF_OK) return app_fail(&err);
+    if (cluster_worker()) return cluster_work(dir, &opt.model);
     int code = run(dir, &opt);
     free(dir);
     return code;

@@ -12,6 +12,7 @@
 
 #include "app.h"
 #include "base/file.h"
+#include "cluster/cluster.h"
 #include "models.h"
 #include "options.h"
 #include "server.h"
@@ -32,6 +33,11 @@ static void on_signal(int number) {
     int saved = errno;
     if (running) server_stop(running);
     errno = saved;
+}
+
+/* A rank is lost: answers that are under way fail, and the server ends. */
+static void on_break(void) {
+    if (running) server_stop(running);
 }
 
 /* ---- the socket -------------------------------------------------------------------------------------------------- */
@@ -143,6 +149,7 @@ static mf_status run(const serve_options *o, server_options *so, int fd, mf_erro
     MF__TRY(server_create(so, &running, err));
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
+    cluster_on_break(on_break);
     int port = port_of(fd);
     if (!server_listen(running, fd)) {
         server_free(running);
@@ -167,6 +174,7 @@ static void fill_options(const serve_options *o, const char *dir, server_options
     so->origins = o->origins.items;
     so->n_origins = o->origins.n;
     so->ram_bytes = o->model.ram;
+    so->disk_cache = o->model.prompt_cache_dir;
     so->n_ctx = (int32_t)o->model.n_ctx;
     so->piece = (int32_t)o->piece;
     so->n_threads = (int)o->model.threads;
@@ -188,6 +196,7 @@ static mf_status serve(serve_options *o, const char *dir, mf_error *err) {
     if (st == MF_OK) /* before the model: what can fail at once does */
         st = fd < 0 ? open_socket(o, &fd, err) : check_inherited(o, fd, err);
     fill_options(o, dir, &so);
+    so.more_metrics = cluster_metrics;
     so.experts = experts_create();
     o->model.routes = experts_sink(so.experts);
     if (st == MF_OK) st = app_open(dir, &o->model, &model, err);
@@ -290,7 +299,8 @@ int cmd_serve(int argc, char **argv) {
          .kind = OPT_SIZE,
          .value = &o.cache,
          .arg = "SIZE",
-         .help = "memory for the states of prompts (default 256M)"},
+         .help = "memory for the states of prompts (default 256M); 0: none are kept",
+         .or_zero = true},
         {.name = "max-body",
          .kind = OPT_SIZE,
          .value = &o.max_body,
@@ -332,6 +342,7 @@ int cmd_serve(int argc, char **argv) {
     mf_error err;
     o.model.prompt_cache_ram = o.cache;
     mf_status st = models_ready(&o.model.find, words[0], &dir, &err);
+    if (st == MF_OK && cluster_worker()) return cluster_work(dir, &o.model);
     if (st == MF_OK) st = serve(&o, dir, &err);
     free(dir);
     return st == MF_OK ? APP_OK : app_fail(&err);

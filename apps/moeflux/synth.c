@@ -38,7 +38,7 @@ static int synth(mf__synth_options *opt, const char *dst) {
 int cmd_synth(int argc, char **argv) {
     mf__synth_options opt;
     mf__synth_options_init(&opt);
-    int64_t layers = 0, threads = 0, experts = opt.expert_bits, trunk = opt.trunk_bits;
+    int64_t layers = 0, count = 0, threads = 0, experts = opt.expert_bits, trunk = opt.trunk_bits;
     opt_def defs[] = {
         {.name = "shape",
          .kind = OPT_STRING,
@@ -46,7 +46,7 @@ int cmd_synth(int argc, char **argv) {
          .arg = "NAME",
          .help =
              "a3b (default), a17b, deepseek, glm-flash, glm5, deepseek32, mistral4, mimo, gemma4, hy3, ernie, olmoe, "
-             "mixtral, minimax3, deepseek4 or tiny"},
+             "mixtral, qwen2, dots1, hunyuan, minimax3, deepseek4, lfm2 or tiny"},
         {.name = "layers",
          .kind = OPT_INT,
          .value = &layers,
@@ -54,6 +54,13 @@ int cmd_synth(int argc, char **argv) {
          .help = "fewer layers than the real model has",
          .min = 1,
          .max = 256},
+        {.name = "n-experts",
+         .kind = OPT_INT,
+         .value = &count,
+         .arg = "N",
+         .help = "fewer experts in a layer than the real model has: a token costs the same",
+         .min = 1,
+         .max = 65536},
         {.name = "seed", .kind = OPT_SEED, .value = &opt.seed, .arg = "S", .help = "same seed, same bytes (default 1)"},
         {.name = "popularity",
          .kind = OPT_REAL,
@@ -87,6 +94,7 @@ int cmd_synth(int argc, char **argv) {
     opt_result r = opt_parse(&spec, argc, argv, words);
     if (r != OPT_DONE) return opt_exit(r);
     opt.n_layers = (int)layers;
+    opt.n_experts = (int)count;
     app_check_threads(threads);
     opt.n_threads = (int)threads;
     opt.expert_bits = (int)experts;

@@ -4,15 +4,8 @@
 #ifndef MOEFLUX_VERDICT_H
 #define MOEFLUX_VERDICT_H
 
-#include "app.h"
-
-typedef struct machine {
-    int64_t total, usable; /* bytes of memory */
-    int threads;
-    double memory_bytes_s;  /* reading with all threads */
-    double drive_bytes_s;   /* reads of random experts past the page cache; 0: not known */
-    double product_bytes_s; /* bytes of weights, times rows, multiplied per second by a thread: about */
-} machine;
+#include "convert/survey.h"
+#include "machine.h"
 
 /* What of a model counts. */
 typedef struct model_sizes {
@@ -22,7 +15,11 @@ typedef struct model_sizes {
     int64_t expert;        /* of one */
     int64_t token_experts; /* bytes of experts that a token wants */
     int64_t token_bytes;   /* bytes that a token reads, experts included */
+    double prompt_weights; /* weights that a prompt's token is multiplied with: not the head, nor the last experts */
 } model_sizes;
+
+/* prompt_weights: of a trunk whose bytes these are, about one weight each, and of experts of that size. */
+double verdict_weights(int64_t trunk_bytes, int n_expert_layers, int top_k, int64_t expert_weights);
 
 typedef struct verdict {
     int64_t ram;            /* the budget this is for */
@@ -30,14 +27,16 @@ typedef struct verdict {
     bool runs, fits;        /* fits: all experts are in memory */
     double held;            /* share of the experts that is */
     double hits;            /* share of wanted experts that will be found there: about */
-    double decode, prefill; /* tokens per second */
+    double decode, prefill; /* tokens per second; 0: not known */
     const char *bound;      /* what bounds decoding: "memory" or "the drive" */
+    double on_gpu;          /* share of the experts that a GPU's memory takes beside the trunk */
 } verdict;
 
-/* file: one that lies where experts are read from, for the drive; NULL: not measured. */
-mf_status machine_measure(const char *file, int64_t read_bytes, machine *out, mf_error *err);
+/* Of a model directory. */
+mf_status verdict_sizes(const char *dir, const mf__survey *s, model_sizes *out, mf_error *err);
 void verdict_make(const model_sizes *m, const machine *at, int64_t ram, verdict *out);
-void verdict_print(const model_sizes *m, const machine *at, const verdict *v);
+void verdict_print(const machine *at, const verdict *v);
+json_t *verdict_json(const model_sizes *m, const verdict *v);
 /* For a model directory: a line on standard error where a long wait is ahead. */
 void verdict_warn(const char *dir, const app_model_options *opt);
 

@@ -15,6 +15,11 @@
 #else
 #define PULLING "no downloads (built without libcurl)"
 #endif
+#ifdef MF_HAVE_MPI
+#define RANKS "ranks of an MPI job"
+#else
+#define RANKS "one machine (built without MPI)"
+#endif
 #ifdef MF_HAVE_URING
 #define RINGS "io_uring"
 #else
@@ -26,5 +31,5 @@ void app_print_version(void) {
            *MOEFLUX_COMMIT ? " (commit " : "", MOEFLUX_COMMIT, *MOEFLUX_COMMIT ? ")" : "");
     printf("backends:");
     for (int i = 0; i < mf__backend_count(); i++) printf("%s %s", i ? "," : "", mf__backend_at(i)->name);
-    printf("\nfeatures: %s, %s, %s\n", RINGS, EDITING, PULLING);
+    printf("\nfeatures: %s, %s, %s, %s\n", RINGS, EDITING, PULLING, RANKS);
 }

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -108,30 +110,60 @@ void mf__map_let_go(const mf__map *map, size_t from, size_t to) {
 }
 
 #if defined(__linux__) && defined(MREMAP_FIXED)
-#define HOLD_STEP ((int64_t)64 << 20)
+#define HOLD_STEP ((int64_t)16 << 20)
+#define HOLD_THREADS 8 /* that read, at most: one does not keep a fast drive busy */
 
-static bool read_whole(const char *path, uint8_t *to, int64_t size) {
-    mf__infile f;
+typedef struct whole_read {
+    mf__infile file;
+    uint8_t *to;
+    const mf__reading *told;
+    _Atomic int64_t next, done;
+    _Atomic bool failed;
+} whole_read;
+
+static void read_steps(whole_read *w, bool tell) {
     const uint8_t *data;
-    if (mf__infile_open(path, &f, NULL) != MF_OK) return false;
-    bool ok = f.size == size;
-    for (int64_t at = 0; ok && at < size; at += HOLD_STEP) {
-        int64_t n = size - at < HOLD_STEP ? size - at : HOLD_STEP;
-        ok = mf__infile_read(&f, at, n, to + at, &data, NULL) == MF_OK; /* at is aligned: data is to + at, and no more
-                                                                         * than whole blocks are written */
+    int64_t at;
+    while (!atomic_load(&w->failed) && (at = atomic_fetch_add(&w->next, HOLD_STEP)) < w->file.size) {
+        int64_t n = w->file.size - at < HOLD_STEP ? w->file.size - at : HOLD_STEP;
+        /* at is aligned: data is to + at, and no more than whole blocks are written */
+        if (mf__infile_read(&w->file, at, n, w->to + at, &data, NULL) != MF_OK) atomic_store(&w->failed, true);
+        int64_t done = atomic_fetch_add(&w->done, n) + n;
+        if (tell && w->told && w->told->fn) w->told->fn(w->told->user, done, w->file.size);
     }
-    ok = ok && mf__infile_unchanged(&f, NULL) == MF_OK;
-    mf__infile_close(&f);
+}
+
+static void *read_on(void *w) {
+    read_steps(w, false);
+    return NULL;
+}
+
+/* The caller reads too, and is the one that tells how far it is. */
+static bool read_whole(const char *path, uint8_t *to, int64_t size, const mf__reading *told) {
+    whole_read w = {.to = to, .told = told};
+    pthread_t threads[HOLD_THREADS];
+    int n = 0;
+    if (mf__infile_open(path, &w.file, NULL) != MF_OK) return false;
+    bool ok = w.file.size == size;
+    if (ok) {
+        while (n < HOLD_THREADS - 1 && (n + 1) * HOLD_STEP < size && !pthread_create(&threads[n], NULL, read_on, &w))
+            n++;
+        read_steps(&w, true);
+        for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    }
+    ok = ok && !atomic_load(&w.failed) && mf__infile_unchanged(&w.file, NULL) == MF_OK;
+    if (ok && told && told->fn) told->fn(told->user, size, size);
+    mf__infile_close(&w.file);
     return ok;
 }
 
-bool mf__map_hold(mf__map *map, const char *path) {
+bool mf__map_hold(mf__map *map, const char *path, const mf__reading *told) {
     size_t size = whole_pages(map->size);
     if (!map->data) return false;
     uint8_t *room = huge_room(size);
     if (room == MAP_FAILED) return false;
     mf__pages_wish(room, size);
-    if (!read_whole(path, room, (int64_t)map->size) || mprotect(room, size, PROT_READ) != 0 ||
+    if (!read_whole(path, room, (int64_t)map->size, told) || mprotect(room, size, PROT_READ) != 0 ||
         mremap(room, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)map->data) == MAP_FAILED) {
         munmap(room, size);
         return false;
@@ -144,8 +176,8 @@ bool mf__map_hold(mf__map *map, const char *path) {
     return true;
 }
 #else
-bool mf__map_hold(mf__map *map, const char *path) {
-    (void)map, (void)path;
+bool mf__map_hold(mf__map *map, const char *path, const mf__reading *told) {
+    (void)map, (void)path, (void)told;
     return false;
 }
 #endif

@@ -14,10 +14,15 @@ mf_status mf__map_open(const char *path, mf__map *out, mf_error *err); /* refuse
 void mf__map_close(mf__map *map);                                      /* zeroed maps are fine */
 /* Bytes [from, to) were read and need not stay in the process's memory; the page cache keeps them. */
 void mf__map_let_go(const mf__map *map, size_t from, size_t to);
-/* Reads the mapped file into memory of the process's own, in huge pages where possible, at the same address: nothing is
- * evicted any more, and what happens to the file does not matter. False: it stays mapped (not on this system, no
- * memory, the file cannot be read or is another one now). */
-bool mf__map_hold(mf__map *map, const char *path);
+/* Told on the calling thread while much is read: bytes so far, of all. fn NULL: nobody asks. */
+typedef struct mf__reading {
+    void (*fn)(void *user, int64_t done, int64_t total);
+    void *user;
+} mf__reading;
+/* Reads the mapped file, on several threads, into memory of the process's own, in huge pages where possible, at the
+ * same address: nothing is evicted any more, and what happens to the file does not matter. False: it stays mapped (not
+ * on this system, no memory, the file cannot be read or is another one now). told may be NULL. */
+bool mf__map_hold(mf__map *map, const char *path, const mf__reading *told);
 
 /* Opens for reading (close() it); refuses what is not a regular file. size may be NULL. */
 mf_status mf__file_open(const char *path, int *fd, int64_t *size, mf_error *err);

@@ -214,7 +214,7 @@ static mf_status stop(mf__native_writer *w, const char *dst, mf_status st, mf_er
 }
 
 static mf_status write_all(const mf__plan *plan, const mf__stage *stage, const char *dst, mf_error *err) {
-    char source[64], options[160];
+    char source[64], options[MF_OPTIONS_TEXT];
     mf__native_writer *w;
     bool resuming = !plan->opt->restart && is_there(dst);
     identify(plan, stage, source);
@@ -225,7 +225,7 @@ static mf_status write_all(const mf__plan *plan, const mf__stage *stage, const c
     MF__TRY(mf__native_writer_resume(dst, &work, &w, err));
     mf__sink sink = mf__sink_writer(w);
     mf_status st = plan->gguf.catalog ? write_companions(plan, w, err) : copy_companions(plan->src, w, err);
-    if (st == MF_OK && plan->opt->also_2bit && plan->has_experts)
+    if (st == MF_OK && plan->opt->also_bits && plan->has_experts)
         st = mf__native_writer_second_set(w, &plan->second, err);
     if (st == MF_OK) st = mf__flow_run(plan, stage, &sink, err);
     if (st == MF_OK && !plan->opt->feed) st = mf__stage_unchanged(stage, err);

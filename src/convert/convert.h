@@ -25,7 +25,14 @@ typedef struct mf__convert_options {
     int head_bits;
     int router_bits; /* routers and the gates of shared experts */
     int group;       /* 32, 64 or 128 */
-    bool also_2bit;  /* a second set of experts, with 2 bits, in packed_experts_2bit/ */
+    int also_bits;   /* 2 or 3: small copies of the experts beside them, in packed_experts_2bit/; 0: none */
+    /* Widths and groups of the experts' gate, up and down, where they are to differ; 0: expert_bits, group. */
+    int part_bits[3], part_group[3];
+    /* What the experts saw of a text, and its name for people and for runs that go on (NULL: none of both): errors that
+     * this text makes large are kept small. scales_only: by the choice of scales alone, which is faster. */
+    const struct mf__sample *sample;
+    const char *calibration;
+    bool scales_only;
     bool allow_nonfinite;
     bool restart;  /* do not go on with what an interrupted conversion left */
     int n_threads; /* 0: one per processor */

@@ -19,9 +19,10 @@ typedef struct region {
 } region;
 
 bool mf__same_form(const mf__tensor *a, const mf__tensor *b) {
-    return a->type == b->type && (!mf__type_has_scales(a->type) ||
-                                  (a->bits == b->bits && a->group == b->group && a->scale_type == b->scale_type &&
-                                   (a->block_rows == b->block_rows || b->block_rows == 1)));
+    return a->type == b->type &&
+           (!mf__type_has_scales(a->type) ||
+            (a->bits == b->bits && a->group == b->group && mf__source_scale_type(a) == b->scale_type &&
+             (a->block_rows == b->block_rows || b->block_rows == 1)));
 }
 
 void mf__loss_add(mf__loss *sum, const mf__loss *more) {
@@ -108,13 +109,46 @@ static void encode_row(region *r, int64_t row, float *x, float *y) {
     if (!e->allow_nonfinite && !all_finite(x, e->dst.n_cols)) note_bad(r, row);
     bool affine = e->dst.type == MF_TYPE_AFFINE, done = repack_row(e, row, y, data, scales, biases);
     if (!done && affine)
-        mf__affine_fit_row(x, e->dst.n_cols, e->dst.bits, e->dst.group, e->dst.scale_type, mf__affine_fit_levels(),
-                           data, scales, biases);
+        mf__affine_fit_weighted_row(x, e->weights, &e->dst, mf__affine_fit_levels(), data, scales, biases);
     else if (!done)
         store_floats(e->dst.type, x, e->dst.n_cols, data);
     if (!affine || !e->rows) return;
     mf__affine_decode_row(data, scales, biases, e->dst.scale_type, e->dst.n_cols, e->dst.bits, e->dst.group, y);
     e->rows[row] = row_loss(e, x, y, row);
+}
+
+int64_t mf__encode_strip(int64_t n_cols) {
+    return MF_FEEDBACK_ROWS * n_cols + mf__feedback_scratch(n_cols);
+}
+
+/* Up to MF_FEEDBACK_ROWS rows together. One with a NaN or an infinity, where that may pass, has no sums to be fed back.
+ */
+static void encode_strip(region *r, int64_t first, int n, float *strip, float *y) {
+    const mf__encode *e = r->e;
+    int64_t cols = e->dst.n_cols;
+    const float *from[MF_FEEDBACK_ROWS];
+    bool finite = true;
+    for (int i = 0; i < n; i++) {
+        mf__source_row_f32(e->src, first + i, strip + i * cols);
+        from[i] = e->targets ? e->targets + (first + i) * cols : strip + i * cols;
+        bool ok = all_finite(strip + i * cols, cols);
+        if (!ok && !e->allow_nonfinite) note_bad(r, first + i);
+        finite = finite && ok && all_finite(from[i], cols);
+    }
+    mf__feedback_out out = {.codes = e->data + first * r->row,
+                            .scales = e->scales + first * r->scale,
+                            .biases = e->biases + first * r->bias,
+                            .codes_row = r->row,
+                            .scales_row = r->scale};
+    if (finite) mf__feedback_encode(e->feedback, &e->dst, from, n, &out, strip + MF_FEEDBACK_ROWS * cols);
+    for (int i = 0; i < n; i++) {
+        uint8_t *data = out.codes + i * r->row, *scales = out.scales + i * r->scale, *biases = out.biases + i * r->bias;
+        const float *x = strip + i * cols;
+        if (!finite) mf__affine_fit_weighted_row(x, NULL, &e->dst, mf__affine_fit_levels(), data, scales, biases);
+        if (!e->rows) continue;
+        mf__affine_decode_row(data, scales, biases, e->dst.scale_type, cols, e->dst.bits, e->dst.group, y);
+        e->rows[first + i] = row_loss(e, x, y, first + i);
+    }
 }
 
 /* What is copied is checked all the same: plain values, or the scales and biases. */
@@ -153,6 +187,12 @@ static void rows(void *ctx, int64_t begin, int64_t end, int thread) {
     region *r = ctx;
     const mf__encode *e = r->e;
     float *x = e->scratch + (int64_t)thread * 2 * e->dst.n_cols, *y = x + e->dst.n_cols;
+    if (!r->copy && e->feedback) {
+        for (int64_t row = begin; row < end; row += MF_FEEDBACK_ROWS)
+            encode_strip(r, row, (int)(end - row < MF_FEEDBACK_ROWS ? end - row : MF_FEEDBACK_ROWS),
+                         e->strips + thread * mf__encode_strip(e->dst.n_cols), x);
+        return;
+    }
     for (int64_t row = begin; row < end; row++) {
         if (r->copy)
             copy_row(r, row, x);

@@ -5,6 +5,7 @@
 
 #include "base/pool.h"
 #include "model/source.h"
+#include "quant/feedback.h"
 
 /* How far the stored values are from the source's. Sums are over elements; ratios are root mean squares. */
 typedef struct mf__loss {
@@ -27,7 +28,14 @@ typedef struct mf__encode {
     bool allow_nonfinite; /* NaN and infinities may pass */
     mf__loss *rows;       /* scratch [src->n_rows]; NULL: no losses wanted */
     float *scratch;       /* [threads][2][n_cols] */
+    /* of a calibration, for affine codes; all may be NULL */
+    const float *weights;         /* [n_cols] how much an error there counts */
+    const mf__feedback *feedback; /* instead: how errors of columns add up */
+    const float *targets;         /* with feedback: [n_rows][n_cols], rounded in place of the source's values */
+    float *strips;                /* with feedback: scratch [threads][mf__encode_strip(n_cols)] */
 } mf__encode;
+
+int64_t mf__encode_strip(int64_t n_cols); /* floats */
 
 /* loss (may be NULL) gets what was added up; zero where bytes were copied. */
 mf_status mf__encode_run(const mf__encode *e, mf__pool *pool, mf__loss *loss, mf_error *err);

@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/probe.h"
+#include "convert/calibrate.h"
 #include "convert/pipe.h"
 #include "convert/report.h"
 
@@ -42,7 +43,8 @@ typedef struct flow {
     mf__pool *pool;
     item items[N_SLOTS];
     mf__loss *rows;
-    float *scratch;
+    float *scratch, *strips;
+    mf__calibrator *calibrator; /* NULL: none */
     /* What the sink had before the run. The loading thread looks here: the sink itself is being written to. */
     bool *had_tensor; /* [n_tensors] */
     int *had_experts; /* [n_layers] */
@@ -197,7 +199,9 @@ static mf_status work_expert(flow *f, item *it, int i, int set, uint8_t *blob, m
                         .biases = blob + layout->part[part].biases_off,
                         .allow_nonfinite = f->plan->opt->allow_nonfinite,
                         .rows = f->rows,
-                        .scratch = f->scratch};
+                        .scratch = f->scratch,
+                        .strips = f->strips};
+        if (f->calibrator) mf__calibrator_part(f->calibrator, (mf__expert_part)part, layout, blob, &e);
         if (e.dst.type != MF_TYPE_AFFINE && !mf__same_form(&src->stored, &e.dst) &&
             !(e.dst.type == MF_TYPE_MXFP4 && src->stored.type == MF_TYPE_MXFP4_BLOCK))
             return mf__fail(err, MF_E_MISMATCH, "%s is of type %s, the first expert of %s", name,
@@ -236,12 +240,15 @@ static mf_status work_experts(flow *f, item *it, mf_error *err) {
     it->lossy = false;
     for (int i = 0; i < it->count; i++) {
         uint8_t *blob = it->out + i * p->layout.stride;
+        const mf__source *src = it->src + i * MF_PART_COUNT;
+        const mf__source *biases = p->layout.part[0].has_bias ? src + it->count * MF_PART_COUNT : NULL;
+        if (f->calibrator) MF__TRY(mf__calibrator_expert(f->calibrator, it->layer, it->first + i, src, biases, err));
         MF__TRY(work_expert(f, it, i, 0, blob, err));
-        if (p->opt->also_2bit)
+        if (p->opt->also_bits)
             MF__TRY(work_expert(f, it, i, 1, it->out + it->count * p->layout.stride + i * p->second.stride, err));
     }
     hash_region h = {it, p};
-    mf__pool_run(f->pool, hash_experts, &h, it->count * (p->opt->also_2bit ? 2 : 1));
+    mf__pool_run(f->pool, hash_experts, &h, it->count * (p->opt->also_bits ? 2 : 1));
     return MF_OK;
 }
 
@@ -331,7 +338,7 @@ static mf_status put_trunk(flow *f, item *it, mf_error *err) {
 static mf_status put_experts(flow *f, item *it, mf_error *err) {
     const mf__plan *p = f->plan;
     int n = p->bp.config.moe.n_experts;
-    bool second = p->opt->also_2bit;
+    bool second = p->opt->also_bits > 0;
     if (it->first == f->sink->experts_done(f->sink->ctx, it->layer))
         MF__TRY(f->sink->experts_begin(f->sink->ctx, it->layer, &p->layout, n, err));
     mf__expert_run run = {.n = it->count,
@@ -436,6 +443,11 @@ static mf_status reserve(flow *f, mf_error *err) {
     MF__TRY(mf__pool_create(threads, &f->pool, err));
     f->rows = malloc((size_t)p->max_rows * sizeof *f->rows);
     f->scratch = malloc((size_t)p->max_cols * 2 * (size_t)threads * sizeof *f->scratch);
+    if (p->opt->sample && p->has_experts) {
+        MF__TRY(mf__calibrator_open(p, f->pool, 0, &f->calibrator, err));
+        f->strips = malloc((size_t)mf__encode_strip(p->max_cols) * (size_t)threads * sizeof *f->strips);
+        if (!f->strips) return mf__fail(err, MF_E_NOMEM, "no memory for a conversion");
+    }
     bool ok = f->rows && f->scratch;
     for (int i = 0; i < N_SLOTS; i++) {
         item *it = &f->items[i];
@@ -464,6 +476,8 @@ static void release(flow *f) {
     free(f->had_experts);
     free(f->rows);
     free(f->scratch);
+    free(f->strips);
+    mf__calibrator_close(f->calibrator);
     free(f->scales);
     free(f->biases);
     mf__pool_free(f->pool);

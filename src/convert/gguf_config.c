@@ -128,7 +128,8 @@ static mf_status common(const reader *r, mf_error *err) {
     put_real(r, "rms_norm_eps", decimal(get_real(r, "attention.layer_norm_rms_epsilon", 1e-6)));
     put_bool(r, "tie_word_embeddings", !has_tensor(r, "output.weight"));
     MF__TRY(copy(r, "num_experts_per_tok", "expert_used_count", err));
-    MF__TRY(copy(r, "moe_intermediate_size", "expert_feed_forward_length", err));
+    MF__TRY(copy(r, "moe_intermediate_size",
+                 find(r, "expert_feed_forward_length") ? "expert_feed_forward_length" : "feed_forward_length", err));
     rope(r);
     end_tokens(r);
     return MF_OK;
@@ -169,7 +170,7 @@ static mf_status qwen3moe(const reader *r, mf_error *err) {
     return copy(r, "num_experts", "expert_count", err);
 }
 
-static mf_status grouped_experts(const reader *r, mf_error *err) {
+static mf_status grouped_keys(const reader *r, mf_error *err) {
     int64_t dense = get(r, "leading_dense_block_count", 0);
     MF__TRY(copy(r, "n_routed_experts", "expert_count", err));
     put(r, "n_shared_experts", get(r, "expert_shared_count", 1));
@@ -179,6 +180,11 @@ static mf_status grouped_experts(const reader *r, mf_error *err) {
     put(r, "topk_group", get(r, "expert_group_used_count", 1));
     put_real(r, "routed_scaling_factor", decimal(get_real(r, "expert_weights_scale", 1)));
     put_bool(r, "norm_topk_prob", !json_is_false(find(r, "expert_weights_norm")));
+    return MF_OK;
+}
+
+static mf_status grouped_experts(const reader *r, mf_error *err) {
+    MF__TRY(grouped_keys(r, err));
     if (get(r, "expert_gating_func", 2) != 2)
         return mf__fail(err, MF_E_UNSUPPORTED,
                         "%s.expert_gating_func is %" PRId64 "; known is 2, sigmoid (DeepSeek-V2 has another router)",
@@ -193,7 +199,7 @@ static mf_status glm4moe(const reader *r, mf_error *err) {
     return grouped_experts(r, err);
 }
 
-static mf_status deepseek2(const reader *r, mf_error *err) {
+static mf_status latent_keys(const reader *r, mf_error *err) {
     int64_t rot, key;
     MF__TRY(need(r, "rope.dimension_count", &rot, err));
     key = get(r, "attention.key_length_mla", get(r, "attention.key_length", 0));
@@ -206,6 +212,11 @@ static mf_status deepseek2(const reader *r, mf_error *err) {
     put(r, "qk_rope_head_dim", rot);
     put(r, "qk_nope_head_dim", key - rot);
     put(r, "v_head_dim", get(r, "attention.value_length_mla", get(r, "attention.value_length", 0)));
+    return MF_OK;
+}
+
+static mf_status deepseek2(const reader *r, mf_error *err) {
+    MF__TRY(latent_keys(r, err));
     put_text(r, "scoring_func", "sigmoid");
     put_text(r, "topk_method", "noaux_tc");
     return grouped_experts(r, err);
@@ -219,6 +230,256 @@ static mf_status gpt_oss(const reader *r, mf_error *err) {
     return copy(r, "num_local_experts", "expert_count", err);
 }
 
+/* ---- architectures that came later ---- */
+
+/* Which layers have no experts is told by their tensors. */
+static void dense_layers(const reader *r) {
+    int64_t n = json_integer_value(json_object_get(r->out, "num_hidden_layers"));
+    json_t *types = json_array();
+    for (int64_t l = 0; l < n && l < 1024; l++) {
+        char name[48];
+        snprintf(name, sizeof name, "blk.%" PRId64 ".ffn_gate_inp.weight", l);
+        json_array_append_new(types, json_string(has_tensor(r, name) ? "sparse" : "dense"));
+    }
+    json_object_set_new(r->out, "mlp_layer_types", types);
+    if (find(r, "feed_forward_length")) put(r, "intermediate_size", get(r, "feed_forward_length", 0));
+}
+
+static mf_status wanted_gate(const reader *r, int64_t kind, const char *name, mf_error *err) {
+    int64_t found = get(r, "expert_gating_func", kind);
+    if (found == kind || found == 0) return MF_OK;
+    return mf__fail(err, MF_E_UNSUPPORTED, "%s.expert_gating_func is %" PRId64 "; known is %" PRId64 ", %s", r->arch,
+                    found, kind, name);
+}
+
+/* Heads, and experts of one width: what most have. */
+static mf_status plain(const reader *r, mf_error *err) {
+    if (find(r, "attention.key_length")) MF__TRY(head_dim(r, false, err));
+    put_bool(r, "attention_bias", has_tensor(r, "blk.0.attn_output.bias"));
+    put_real(r, "routed_scaling_factor", decimal(get_real(r, "expert_weights_scale", 1)));
+    if (find(r, "expert_weights_norm")) put_bool(r, "norm_topk_prob", json_is_true(find(r, "expert_weights_norm")));
+    return copy(r, "num_experts", "expert_count", err);
+}
+
+/* q and k are stored so that rope turns neighbours. */
+static mf_status mixtral(const reader *r, mf_error *err) {
+    if (!find(r, "expert_count"))
+        return mf__fail(err, MF_E_UNSUPPORTED, "general.architecture is \"llama\" without experts; Mixtral has them");
+    MF__TRY(plain(r, err));
+    put_bool(r, "rope_interleave", true);
+    put(r, "intermediate_size", get(r, "feed_forward_length", 0));
+    if (get(r, "attention.sliding_window", 0) > 0) put(r, "sliding_window", get(r, "attention.sliding_window", 0));
+    return MF_OK;
+}
+
+static mf_status olmoe(const reader *r, mf_error *err) {
+    MF__TRY(plain(r, err));
+    if (find(r, "attention.clamp_kqv")) put_real(r, "clip_qkv", decimal(get_real(r, "attention.clamp_kqv", 0)));
+    put(r, "intermediate_size", get(r, "feed_forward_length", 0));
+    return MF_OK;
+}
+
+static mf_status qwen2moe(const reader *r, mf_error *err) {
+    MF__TRY(plain(r, err));
+    put_bool(r, "attention_bias", false);
+    put_bool(r, "qkv_bias", has_tensor(r, "blk.0.attn_q.bias"));
+    return copy(r, "shared_expert_intermediate_size", "expert_shared_feed_forward_length", err);
+}
+
+static mf_status dots1(const reader *r, mf_error *err) {
+    MF__TRY(plain(r, err));
+    MF__TRY(wanted_gate(r, 2, "sigmoid", err));
+    dense_layers(r);
+    return copy(r, "n_shared_experts", "expert_shared_count", err);
+}
+
+/* The shared expert's width in experts. */
+static void shared_width(const reader *r, const char *key) {
+    int64_t one = get(r, "expert_feed_forward_length", get(r, "feed_forward_length", 1));
+    put(r, key, get(r, "expert_shared_feed_forward_length", one) / (one > 0 ? one : 1));
+}
+
+static mf_status hy_v3(const reader *r, mf_error *err) {
+    MF__TRY(plain(r, err));
+    MF__TRY(wanted_gate(r, 2, "sigmoid", err));
+    shared_width(r, "num_shared_experts");
+    dense_layers(r);
+    return MF_OK;
+}
+
+static mf_status hunyuan_moe(const reader *r, mf_error *err) {
+    MF__TRY(plain(r, err));
+    shared_width(r, "num_shared_expert");
+    return MF_OK;
+}
+
+static mf_status ernie_moe(const reader *r, mf_error *err) {
+    MF__TRY(plain(r, err));
+    put(r, "moe_layer_start_index", get(r, "leading_dense_block_count", 1));
+    put(r, "moe_layer_interval", get(r, "interleave_moe_layer_step", 1));
+    put(r, "moe_num_shared_experts", get(r, "expert_shared_count", 0));
+    return copy(r, "intermediate_size", "feed_forward_length", err);
+}
+
+static mf_status indexed(const reader *r, mf_error *err) {
+    const json_t *types = find(r, "attention.indexer.types");
+    MF__TRY(deepseek2(r, err));
+    MF__TRY(copy(r, "index_n_heads", "attention.indexer.head_count", err));
+    MF__TRY(copy(r, "index_head_dim", "attention.indexer.key_length", err));
+    MF__TRY(copy(r, "index_topk", "attention.indexer.top_k", err));
+    if (!json_is_array(types)) return MF_OK;
+    json_t *named = json_array();
+    for (int64_t l = 0; l < json_integer_value(json_object_get(r->out, "num_hidden_layers")); l++) {
+        const json_t *v = json_array_get(types, (size_t)l);
+        json_array_append_new(named, json_string(json_is_true(v) || json_integer_value(v) ? "full" : "shared"));
+    }
+    json_object_set_new(r->out, "indexer_types", named);
+    return MF_OK;
+}
+
+static mf_status mistral4(const reader *r, mf_error *err) {
+    json_t *yarn = json_object_get(r->out, "rope_scaling");
+    MF__TRY(wanted_gate(r, 1, "softmax", err));
+    MF__TRY(latent_keys(r, err));
+    MF__TRY(grouped_keys(r, err));
+    if (!yarn) return MF_OK;
+    json_object_set_new(yarn, "rope_theta", json_real(decimal(get_real(r, "rope.freq_base", 10000))));
+    json_object_set_new(yarn, "llama_4_scaling_beta",
+                        json_real(decimal(get_real(r, "attention.temperature_scale", 0))));
+    json_object_set(r->out, "rope_parameters", yarn);
+    json_object_del(r->out, "rope_scaling");
+    return MF_OK;
+}
+
+/* swiglu_clamp_exp: a number for every layer, of which the first stands for all. */
+static void limit(const reader *r, double usual) {
+    const json_t *first = json_array_get(find(r, "swiglu_clamp_exp"), 0);
+    put_real(r, "swiglu_limit", json_is_number(first) ? decimal(json_number_value(first)) : usual);
+}
+
+static mf_status minimax_m3(const reader *r, mf_error *err) {
+    json_t *types = json_array();
+    MF__TRY(plain(r, err));
+    MF__TRY(wanted_gate(r, 2, "sigmoid", err));
+    put_bool(r, "zero_centred_norms", false); /* 1 is added already */
+    limit(r, 7);
+    put(r, "rotary_dim", get(r, "rope.dimension_count", 64));
+    put(r, "index_n_heads", get(r, "attention.indexer.head_count", 4));
+    put(r, "index_head_dim", get(r, "attention.indexer.key_length", 128));
+    put(r, "index_topk_blocks", get(r, "attention.indexer.top_k", 16));
+    put(r, "index_block_size", get(r, "attention.indexer.block_size", 128));
+    put(r, "index_local_blocks", get(r, "attention.indexer.local_blocks", 1));
+    dense_layers(r);
+    put(r, "dense_intermediate_size", get(r, "feed_forward_length", 0));
+    put(r, "intermediate_size", get(r, "expert_feed_forward_length", 0));
+    put(r, "shared_intermediate_size", get(r, "expert_feed_forward_length", 0) * get(r, "expert_shared_count", 1));
+    for (int64_t l = 0; l < json_integer_value(json_object_get(r->out, "num_hidden_layers")) && l < 1024; l++) {
+        char name[48];
+        snprintf(name, sizeof name, "blk.%" PRId64 ".indexer.q_proj.weight", l);
+        json_array_append_new(types, json_string(has_tensor(r, name) ? "minimax_m3_sparse" : "full_attention"));
+    }
+    json_object_set_new(r->out, "layer_types", types);
+    return MF_OK;
+}
+
+/* Windows by attention.sliding_window_pattern, and in each of the two kinds of layers the number of key/value heads. */
+static mf_status windows(const reader *r, int64_t *full_kv, int64_t *sliding_kv, mf_error *err) {
+    const json_t *pattern = find(r, "attention.sliding_window_pattern"), *kv = find(r, "attention.head_count_kv");
+    int64_t n = json_integer_value(json_object_get(r->out, "num_hidden_layers"));
+    json_t *types = json_array();
+    *full_kv = *sliding_kv = get(r, "attention.head_count_kv", 1);
+    for (int64_t l = 0; l < n && l < 1024; l++) {
+        const json_t *p = json_array_get(pattern, (size_t)l), *v = json_array_get(kv, (size_t)l);
+        bool sliding = json_is_true(p) || json_integer_value(p);
+        if (v) *(sliding ? sliding_kv : full_kv) = json_integer_value(v);
+        json_array_append_new(types, json_string(sliding ? "sliding_attention" : "full_attention"));
+    }
+    json_object_set_new(r->out, "layer_types", types);
+    if (!json_is_array(pattern))
+        return mf__fail(err, MF_E_FORMAT, "the metadata has no list %s.attention.sliding_window_pattern", r->arch);
+    return copy(r, "sliding_window", "attention.sliding_window", err);
+}
+
+static mf_status mimo2(const reader *r, mf_error *err) {
+    int64_t full, sliding;
+    MF__TRY(head_dim(r, true, err));
+    MF__TRY(plain(r, err));
+    MF__TRY(wanted_gate(r, 2, "sigmoid", err));
+    MF__TRY(windows(r, &full, &sliding, err));
+    put(r, "num_key_value_heads", full);
+    put(r, "swa_num_key_value_heads", sliding);
+    put(r, "v_head_dim", get(r, "attention.value_length", 128));
+    put_real(r, "swa_rope_theta", decimal(get_real(r, "rope.freq_base_swa", 10000)));
+    if (find(r, "attention.value_scale"))
+        put_real(r, "attention_value_scale", decimal(get_real(r, "attention.value_scale", 0)));
+    dense_layers(r);
+    return MF_OK;
+}
+
+/* The pairs of full layers that turn have the factor 1 in rope_freqs. */
+static double turning_part(const reader *r) {
+    const mf__entry *e = mf__catalog_find(r->g->catalog, "rope_freqs.weight");
+    int64_t n = 0;
+    if (!e || e->type != MF_TYPE_F32 || e->n_dims != 1 || !e->data) return 0.25;
+    for (int64_t i = 0; i < e->dims[0]; i++) {
+        float f;
+        memcpy(&f, (const char *)e->data + 4 * i, sizeof f);
+        n += f < 1e20f;
+    }
+    return (double)n / (double)e->dims[0];
+}
+
+static mf_status gemma4(const reader *r, mf_error *err) {
+    int64_t full, sliding, last = json_integer_value(json_object_get(r->out, "num_hidden_layers")) - 1;
+    char value[48];
+    MF__TRY(windows(r, &full, &sliding, err));
+    MF__TRY(copy(r, "global_head_dim", "attention.key_length", err));
+    MF__TRY(copy(r, "head_dim", "attention.key_length_swa", err));
+    MF__TRY(copy(r, "num_experts", "expert_count", err));
+    MF__TRY(copy(r, "intermediate_size", "feed_forward_length", err));
+    snprintf(value, sizeof value, "blk.%" PRId64 ".attn_v.weight", last);
+    put(r, "num_key_value_heads", sliding);
+    put(r, "num_global_key_value_heads", full);
+    put_bool(r, "attention_k_eq_v", !has_tensor(r, value));
+    put_bool(r, "enable_moe_block", true);
+    put(r, "hidden_size_per_layer_input", get(r, "embedding_length_per_layer_input", 0));
+    put(r, "num_kv_shared_layers", get(r, "attention.shared_kv_layers", 0));
+    if (find(r, "final_logit_softcapping"))
+        put_real(r, "final_logit_softcapping", decimal(get_real(r, "final_logit_softcapping", 0)));
+    json_object_set_new(r->out, "rope_parameters",
+                        json_pack("{s:{s:s, s:f, s:f}, s:{s:s, s:f}}", "full_attention", "rope_type", "proportional",
+                                  "rope_theta", decimal(get_real(r, "rope.freq_base", 1e6)), "partial_rotary_factor",
+                                  turning_part(r), "sliding_attention", "rope_type", "default", "rope_theta",
+                                  decimal(get_real(r, "rope.freq_base_swa", 1e4))));
+    return MF_OK;
+}
+
+static mf_status deepseek4(const reader *r, mf_error *err) {
+    const json_t *ratios = find(r, "attention.compress_ratios");
+    static const char *const numbers[][2] = {{"q_lora_rank", "attention.q_lora_rank"},
+                                             {"qk_rope_head_dim", "rope.dimension_count"},
+                                             {"sliding_window", "attention.sliding_window"},
+                                             {"n_shared_experts", "expert_shared_count"},
+                                             {"index_n_heads", "attention.indexer.head_count"},
+                                             {"index_head_dim", "attention.indexer.key_length"},
+                                             {"index_topk", "attention.indexer.top_k"},
+                                             {"o_groups", "attention.output_group_count"},
+                                             {"o_lora_rank", "attention.output_lora_rank"},
+                                             {"hc_mult", "hyper_connection.count"},
+                                             {"hc_sinkhorn_iters", "hyper_connection.sinkhorn_iterations"},
+                                             {"num_hash_layers", "hash_layer_count"}};
+    MF__TRY(head_dim(r, false, err));
+    MF__TRY(plain(r, err));
+    for (size_t i = 0; i < MF__COUNT(numbers); i++) MF__TRY(copy(r, numbers[i][0], numbers[i][1], err));
+    put_real(r, "hc_eps", decimal(get_real(r, "hyper_connection.epsilon", 1e-6)));
+    put_real(r, "compress_rope_theta", decimal(get_real(r, "attention.compress_rope_freq_base", 1.6e5)));
+    limit(r, 10);
+    if (!json_is_array(ratios))
+        return mf__fail(err, MF_E_FORMAT, "the metadata has no list %s.attention.compress_ratios", r->arch);
+    json_object_set(r->out, "compress_ratios", (json_t *)ratios);
+    return MF_OK;
+}
+
 static const struct {
     const char *arch, *model_type;
     mf_status (*read)(const reader *r, mf_error *err);
@@ -229,6 +490,20 @@ static const struct {
     {"deepseek2", "deepseek_v3", deepseek2},
     {"glm4moe", "glm4_moe", glm4moe},
     {"gpt-oss", "gpt_oss", gpt_oss},
+    {"llama", "mixtral", mixtral},
+    {"olmoe", "olmoe", olmoe},
+    {"qwen2moe", "qwen2_moe", qwen2moe},
+    {"dots1", "dots1", dots1},
+    {"hy_v3", "hy_v3", hy_v3},
+    {"hunyuan-moe", "hunyuan_v1_moe", hunyuan_moe},
+    {"ernie4_5-moe", "ernie4_5_moe", ernie_moe},
+    {"mistral4", "mistral4", mistral4},
+    {"mimo2", "mimo_v2_flash", mimo2},
+    {"gemma4", "gemma4_text", gemma4},
+    {"minimax-m3", "minimax_m3_vl_text", minimax_m3},
+    {"deepseek32", "deepseek_v32", indexed},
+    {"glm-dsa", "glm_moe_dsa", indexed},
+    {"deepseek4", "deepseek_v4", deepseek4},
 };
 
 mf_status mf__gguf_config(const mf__gguf *g, json_t **out, mf_error *err) {
@@ -247,9 +522,11 @@ mf_status mf__gguf_config(const mf__gguf *g, json_t **out, mf_error *err) {
             json_decref(r.out);
         return status;
     }
-    return mf__fail(
-        err, MF_E_UNSUPPORTED,
-        "general.architecture is \"%.60s\"; known are qwen35moe, qwen3next, qwen3moe, deepseek2, glm4moe and "
-        "gpt-oss",
-        arch ? arch : "(missing)");
+    char known[512] = "";
+    for (size_t i = 0; i < MF__COUNT(ARCHS); i++) {
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", ARCHS[i].arch);
+    }
+    return mf__fail(err, MF_E_UNSUPPORTED, "general.architecture is \"%.60s\"; known are %s", arch ? arch : "(missing)",
+                    known);
 }

@@ -18,7 +18,10 @@ typedef struct spelling {
 
 static const spelling TOP[] = {{"token_embd.weight", "model.embed_tokens.weight"},
                                {"output_norm.weight", "model.norm.weight"},
-                               {"output.weight", "lm_head.weight"}};
+                               {"output.weight", "lm_head.weight"},
+                               {"output_hc_fn.weight", "model.hc_head_fn"},
+                               {"output_hc_base.weight", "model.hc_head_base"},
+                               {"output_hc_scale.weight", "model.hc_head_scale"}};
 
 /* After "blk.N." and "model.layers.N.". */
 static const spelling LAYER[] = {
@@ -55,6 +58,15 @@ static const spelling LAYER[] = {
     {"ffn_gate_inp.weight", "mlp.gate.weight"},
     {"ffn_gate_inp.bias", "mlp.gate.bias"},
     {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+    {"exp_probs_b", "mlp.gate.e_score_correction_bias"},
+    {"indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight"},
+    {"indexer.attn_k.weight", "self_attn.indexer.wk.weight"},
+    {"indexer.proj.weight", "self_attn.indexer.weights_proj.weight"},
+    {"indexer.q_proj.weight", "self_attn.indexer.q_proj.weight"},
+    {"indexer.k_proj.weight", "self_attn.indexer.k_proj.weight"},
+    {"indexer.q_norm.weight", "self_attn.indexer.q_norm.weight"},
+    {"indexer.k_norm.weight", "self_attn.indexer.k_norm.weight"},
+    {"indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"},
     {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"},
     {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
     {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
@@ -79,8 +91,70 @@ static const spelling TILED[] = {
     {"ssm_alpha.weight", "linear_attn.tiled_a.weight"},  {"ssm_beta.weight", "linear_attn.tiled_b.weight"},
     {"ssm_out.weight", "linear_attn.tiled_out.weight"},
 };
+static const spelling W123[] = {
+    {"ffn_gate_exps.weight", "block_sparse_moe.switch_mlp.gate_proj.weight"},
+    {"ffn_up_exps.weight", "block_sparse_moe.switch_mlp.up_proj.weight"},
+    {"ffn_down_exps.weight", "block_sparse_moe.switch_mlp.down_proj.weight"},
+};
+static const spelling GEMMA4[] = {
+    {"ffn_norm.weight", "pre_feedforward_layernorm.weight"},
+    {"post_ffw_norm.weight", "post_feedforward_layernorm.weight"},
+    {"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"},
+    {"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight"},
+    {"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"},
+    {"layer_output_scale.weight", "layer_scalar"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
+    {"ffn_gate_up_exps.weight", "experts.gate_up_proj"},
+    {"ffn_gate_exps.weight", "experts.switch_glu.gate_proj.weight"},
+    {"ffn_up_exps.weight", "experts.switch_glu.up_proj.weight"},
+    {"ffn_down_exps.weight", "experts.switch_glu.down_proj.weight"},
+};
+static const spelling DEEPSEEK4[] = {
+    {"attn_norm.weight", "attn_norm.weight"},
+    {"ffn_norm.weight", "ffn_norm.weight"},
+    {"attn_sinks.weight", "attn.attn_sink"},
+    {"attn_q_a.weight", "attn.wq_a.weight"},
+    {"attn_q_a_norm.weight", "attn.q_norm.weight"},
+    {"attn_q_b.weight", "attn.wq_b.weight"},
+    {"attn_kv.weight", "attn.wkv.weight"},
+    {"attn_kv_a_norm.weight", "attn.kv_norm.weight"},
+    {"attn_output_a.weight", "attn.wo_a.weight"},
+    {"attn_output_b.weight", "attn.wo_b.weight"},
+    {"attn_compressor_kv.weight", "attn.compressor.wkv.weight"},
+    {"attn_compressor_gate.weight", "attn.compressor.wgate.weight"},
+    {"attn_compressor_ape.weight", "attn.compressor.ape"},
+    {"attn_compressor_norm.weight", "attn.compressor.norm.weight"},
+    {"indexer.attn_q_b.weight", "attn.indexer.wq_b.weight"},
+    {"indexer.proj.weight", "attn.indexer.weights_proj.weight"},
+    {"indexer_compressor_kv.weight", "attn.indexer.compressor.wkv.weight"},
+    {"indexer_compressor_gate.weight", "attn.indexer.compressor.wgate.weight"},
+    {"indexer_compressor_ape.weight", "attn.indexer.compressor.ape"},
+    {"indexer_compressor_norm.weight", "attn.indexer.compressor.norm.weight"},
+    {"hc_attn_fn.weight", "hc_attn_fn"},
+    {"hc_attn_base.weight", "hc_attn_base"},
+    {"hc_attn_scale.weight", "hc_attn_scale"},
+    {"hc_ffn_fn.weight", "hc_ffn_fn"},
+    {"hc_ffn_base.weight", "hc_ffn_base"},
+    {"hc_ffn_scale.weight", "hc_ffn_scale"},
+    {"ffn_gate_tid2eid.weight", "mlp.gate.tid2eid"},
+    {"ffn_gate_exps.weight", "ffn.switch_mlp.gate_proj.weight"},
+    {"ffn_up_exps.weight", "ffn.switch_mlp.up_proj.weight"},
+    {"ffn_down_exps.weight", "ffn.switch_mlp.down_proj.weight"},
+};
+
+#define OWN(arch, table)                                                                                               \
+    { arch, table, MF__COUNT(table) }
+static const struct {
+    const char *arch;
+    const spelling *table;
+    size_t n;
+} OWNS[] = {OWN("qwen35moe", TILED), OWN("gpt-oss", GPT_OSS), OWN("llama", W123),
+            OWN("minimax-m3", W123), OWN("gemma4", GEMMA4),   OWN("deepseek4", DEEPSEEK4)};
+
 /* With gate and up in one, down goes by the name it has beside them. */
 static const spelling FUSED[] = {{"ffn_down_exps.weight", "mlp.experts.down_proj"}};
+static const spelling GEMMA4_FUSED[] = {{"ffn_down_exps.weight", "experts.down_proj"}};
 
 typedef struct naming {
     const mf__gguf *g;
@@ -99,7 +173,8 @@ static const char *look_up(const spelling *table, size_t n, const char *name) {
 }
 
 static const char *ours_of(const naming *n, const char *name) {
-    const char *ours = n->first ? look_up(n->first, n->n_first, name) : NULL;
+    const char *ours = n->fused && n->first == GEMMA4 ? look_up(GEMMA4_FUSED, MF__COUNT(GEMMA4_FUSED), name) : NULL;
+    if (!ours && n->first) ours = look_up(n->first, n->n_first, name);
     if (!ours && n->fused) ours = look_up(FUSED, MF__COUNT(FUSED), name);
     return ours ? ours : look_up(LAYER, MF__COUNT(LAYER), name);
 }
@@ -207,6 +282,12 @@ static mf_status put_all(const naming *n, mf_error *err) {
     return mf__catalog_seal(n->out, err);
 }
 
+static bool any_fused(const mf__catalog *cat) {
+    for (int64_t i = 0; i < mf__catalog_count(cat); i++)
+        if (strstr(mf__catalog_at(cat, i)->name, ".ffn_gate_up_exps.weight")) return true;
+    return false;
+}
+
 static int64_t number(const json_t *config, const char *key) {
     return json_integer_value(json_object_get(config, key));
 }
@@ -216,15 +297,15 @@ mf_status mf__gguf_names(const mf__gguf *g, const json_t *config, mf__catalog **
     naming n = {.g = g,
                 .n_layers = (int)number(config, "num_hidden_layers"),
                 .tiled = !strcmp(arch, "qwen35moe"),
-                .fused = mf__catalog_find(g->catalog, "blk.0.ffn_gate_up_exps.weight") != NULL,
+                .fused = any_fused(g->catalog),
                 .k_heads = number(config, "linear_num_key_heads"),
                 .v_heads = number(config, "linear_num_value_heads"),
                 .k_dim = number(config, "linear_key_head_dim"),
                 .v_dim = number(config, "linear_value_head_dim"),
                 .kernel = number(config, "linear_conv_kernel_dim")};
     *out = NULL;
-    if (n.tiled) n.first = TILED, n.n_first = MF__COUNT(TILED);
-    if (!strcmp(arch, "gpt-oss")) n.first = GPT_OSS, n.n_first = MF__COUNT(GPT_OSS);
+    for (size_t i = 0; i < MF__COUNT(OWNS); i++)
+        if (!strcmp(arch, OWNS[i].arch)) n.first = OWNS[i].table, n.n_first = OWNS[i].n;
     if (n.k_heads < 0 || n.v_heads < 0 || n.k_heads > 4096 || n.v_heads > 4096 || n.k_dim < 0 || n.k_dim > 4096 ||
         n.v_dim < 0 || n.v_dim > 4096 || n.kernel < 0 || n.kernel > 64 || (n.k_heads && n.v_heads % n.k_heads))
         return mf__fail(err, MF_E_FORMAT, "the metadata's ssm numbers are not possible");

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/strbuf.h"
+#include "convert/encode.h"
 #include "convert/stage.h"
 #include "quant/affine.h"
 #include "weights/safetensors.h"
@@ -52,24 +53,62 @@ static mf_status check_options(const mf__convert_options *opt, mf_error *err) {
                         key, opt->field);
     WIDTHS(CHECK)
 #undef CHECK
+    if (opt->also_bits && opt->also_bits != 2 && opt->also_bits != 3)
+        return mf__fail(err, MF_E_INVALID, "small copies of %d bits are not possible; possible are 2 and 3",
+                        opt->also_bits);
     if (!mf__affine_group_ok(opt->group))
         return mf__fail(err, MF_E_INVALID, "groups of %d are not possible; possible are 32, 64 and 128", opt->group);
+    for (int i = 0; i < MF_PART_COUNT; i++) {
+        if (opt->part_bits[i] && !mf__affine_bits_ok(opt->part_bits[i]))
+            return mf__fail(err, MF_E_INVALID, "%s: %d bits are not possible; possible are 2, 3, 4, 5, 6 and 8",
+                            mf__expert_part_name((mf__expert_part)i), opt->part_bits[i]);
+        if (opt->part_group[i] && !mf__affine_group_ok(opt->part_group[i]))
+            return mf__fail(err, MF_E_INVALID, "%s: groups of %d are not possible; possible are 32, 64 and 128",
+                            mf__expert_part_name((mf__expert_part)i), opt->part_group[i]);
+    }
     return MF_OK;
 }
 
-void mf__plan_options_text(const mf__convert_options *opt, char text[160]) {
-    int n = 0;
+static int part_bits(const mf__convert_options *opt, int part) {
+    return opt->part_bits[part] ? opt->part_bits[part] : opt->expert_bits;
+}
+
+static int part_group(const mf__convert_options *opt, int part) {
+    return opt->part_group[part] ? opt->part_group[part] : opt->group;
+}
+
+static bool parts_differ(const mf__convert_options *opt) {
+    for (int i = 0; i < MF_PART_COUNT; i++)
+        if (opt->part_bits[i] || opt->part_group[i]) return true;
+    return false;
+}
+
+/* At most 60 + 20 + 20 + 3 * 30 characters before the calibration's. */
+void mf__plan_options_text(const mf__convert_options *opt, char text[MF_OPTIONS_TEXT]) {
+    size_t n = 0, size = MF_OPTIONS_TEXT;
 #define TEXT(key, field)                                                                                               \
-    n += opt->field ? snprintf(text + n, (size_t)(160 - n), "%s %d, ", key, opt->field)                                \
-                    : snprintf(text + n, (size_t)(160 - n), "%s keep, ", key);
+    n += (size_t)(opt->field ? snprintf(text + n, size - n, "%s %d, ", key, opt->field)                                \
+                             : snprintf(text + n, size - n, "%s keep, ", key));
     WIDTHS(TEXT)
 #undef TEXT
-    snprintf(text + n, (size_t)(160 - n), "groups of %d%s", opt->group, opt->also_2bit ? ", also 2 bits" : "");
+    n += (size_t)snprintf(text + n, size - n, "groups of %d", opt->group);
+    if (opt->also_bits) n += (size_t)snprintf(text + n, size - n, ", also %d bits", opt->also_bits);
+    for (int i = 0; parts_differ(opt) && i < MF_PART_COUNT; i++)
+        n += (size_t)snprintf(text + n, size - n, ", %s %d in groups of %d", mf__expert_part_name((mf__expert_part)i),
+                              part_bits(opt, i), part_group(opt, i));
+    if (opt->calibration)
+        snprintf(text + n, size - n, ", calibrated%s by %.60s", opt->scales_only ? " scales" : "", opt->calibration);
 }
 
 json_t *mf__plan_options_json(const mf__convert_options *opt) {
-    json_t *obj = json_pack("{s:i, s:b, s:i}", "group", opt->group, "also_2bit", (int)opt->also_2bit, "encoder",
+    json_t *obj = json_pack("{s:i, s:b, s:i}", "group", opt->group, "also_2bit", opt->also_bits == 2, "encoder",
                             MF__ENCODER_VERSION);
+    if (obj && opt->also_bits) json_object_set_new(obj, "also_bits", json_integer(opt->also_bits));
+    if (obj && opt->calibration) json_object_set_new(obj, "calibration", json_string(opt->calibration));
+    if (obj && opt->calibration) json_object_set_new(obj, "calibrated_scales_only", json_boolean(opt->scales_only));
+    for (int i = 0; obj && parts_differ(opt) && i < MF_PART_COUNT; i++)
+        json_object_set_new(obj, mf__expert_part_name((mf__expert_part)i),
+                            json_pack("{s:i, s:i}", "bits", part_bits(opt, i), "group", part_group(opt, i)));
 #define PUT(key, field)                                                                                                \
     if (obj) json_object_set_new(obj, key, opt->field ? json_integer(opt->field) : json_string("keep"));
     WIDTHS(PUT)
@@ -81,7 +120,22 @@ mf_status mf__plan_options_parse(const json_t *obj, const char *where, mf__conve
     int64_t value;
     MF__TRY(mf__json_get_int(obj, where, "group", 32, 128, &value, err));
     opt->group = (int)value;
-    MF__TRY(mf__json_opt_bool(obj, where, "also_2bit", false, &opt->also_2bit, err));
+    bool two = false;
+    MF__TRY(mf__json_opt_bool(obj, where, "also_2bit", false, &two, err));
+    opt->also_bits = two ? 2 : 0;
+    if (json_object_get(obj, "also_bits")) {
+        MF__TRY(mf__json_get_int(obj, where, "also_bits", 2, 3, &value, err));
+        opt->also_bits = (int)value;
+    }
+    for (int i = 0; i < MF_PART_COUNT; i++) {
+        const json_t *part = json_object_get(obj, mf__expert_part_name((mf__expert_part)i));
+        opt->part_bits[i] = opt->part_group[i] = 0;
+        if (!part) continue;
+        MF__TRY(mf__json_get_int(part, where, "bits", 0, 8, &value, err)); /* 0: kept, as all that are not named */
+        opt->part_bits[i] = (int)value;
+        MF__TRY(mf__json_get_int(part, where, "group", 32, 128, &value, err));
+        opt->part_group[i] = (int)value;
+    }
 #define GET(key, field)                                                                                                \
     opt->field = MF_BITS_KEEP;                                                                                         \
     if (!json_is_string(json_object_get(obj, key))) {                                                                  \
@@ -140,6 +194,7 @@ static mf__tensor target(const mf__source *src, int bits, int group) {
     t.n_rows = src->n_rows;
     t.n_cols = src->n_cols;
     t.data = t.scales = t.biases = NULL;
+    t.scale_type = mf__source_scale_type(&src->stored);
     if (t.type == MF_TYPE_F8_BLOCK && !mf__source_is_plain(src)) t.block_rows = 1; /* rows may leave their block */
     if (mf__type_is_block(t.type) && (bits == MF_BITS_KEEP || t.n_cols % group)) keep_block(&t);
     if (bits == MF_BITS_KEEP || same || t.n_cols % group) return t;
@@ -209,13 +264,19 @@ bool mf__plan_layer_has_experts(const mf__plan *p, int layer) {
     return p->bp.kinds[p->bp.kind_of[layer]].experts != NULL;
 }
 
+typedef struct width {
+    int bits, group;
+} width;
+
 /* GGUF files give some layers more bits than others; where those are kept, all layers get what the widest has. */
-static mf_status widen(const mf__plan *p, int first, int bits, mf__expert_layout *layout, mf_error *err) {
-    for (int32_t l = first + 1; bits == MF_BITS_KEEP && l < p->bp.config.n_layers; l++)
+static mf_status widen(const mf__plan *p, int first, const width of[MF_PART_COUNT], mf__expert_layout *layout,
+                       mf_error *err) {
+    for (int32_t l = first + 1; l < p->bp.config.n_layers; l++)
         for (int i = 0; mf__plan_layer_has_experts(p, l) && i < MF_PART_COUNT; i++) {
             mf__source src;
+            if (of[i].bits != MF_BITS_KEEP) continue;
             MF__TRY(mf__import_expert(&p->im, l, 0, (mf__expert_part)i, &src, err));
-            mf__tensor dst = target(&src, bits, p->opt->group);
+            mf__tensor dst = target(&src, of[i].bits, of[i].group);
             if (mf__type_is_block(src.stored.type) && dst.type == MF_TYPE_AFFINE &&
                 layout->part[i].type == MF_TYPE_AFFINE && dst.bits > layout->part[i].bits)
                 layout->part[i].bits = dst.bits;
@@ -224,12 +285,13 @@ static mf_status widen(const mf__plan *p, int first, int bits, mf__expert_layout
 }
 
 /* Every layer has the layout of the first one that has experts. */
-static mf_status plan_layout(const mf__plan *p, int layer, int bits, mf__expert_layout *layout, mf_error *err) {
+static mf_status plan_layout(const mf__plan *p, int layer, const width of[MF_PART_COUNT], mf__expert_layout *layout,
+                             mf_error *err) {
     memset(layout, 0, sizeof *layout);
     for (int i = 0; i < MF_PART_COUNT; i++) {
         mf__source src;
         MF__TRY(mf__import_expert(&p->im, layer, 0, (mf__expert_part)i, &src, err));
-        mf__tensor dst = target(&src, bits, p->opt->group);
+        mf__tensor dst = target(&src, of[i].bits, of[i].group);
         layout->part[i].type = dst.type;
         layout->part[i].n_rows = dst.n_rows;
         layout->part[i].n_cols = dst.n_cols;
@@ -238,12 +300,12 @@ static mf_status plan_layout(const mf__plan *p, int layer, int bits, mf__expert_
         layout->part[i].block_rows = dst.block_rows;
         layout->part[i].scale_type = dst.scale_type;
         layout->part[i].has_bias = p->bp.config.has.expert_bias;
-        if (bits == 2 && dst.type != MF_TYPE_AFFINE)
+        if ((of[i].bits == 2 || p->opt->part_bits[i]) && dst.type != MF_TYPE_AFFINE)
             return mf__fail(err, MF_E_UNSUPPORTED,
-                            "experts with rows of %lld do not split into groups of %d for 2 bits",
-                            (long long)dst.n_cols, p->opt->group);
+                            "experts' %s with rows of %lld does not split into groups of %d for %d bits",
+                            mf__expert_part_name((mf__expert_part)i), (long long)dst.n_cols, of[i].group, of[i].bits);
     }
-    MF__TRY(widen(p, layer, bits, layout, err));
+    MF__TRY(widen(p, layer, of, layout, err));
     return mf__expert_layout_pack(layout, MF_EXPERT_ALIGN, err);
 }
 
@@ -254,7 +316,7 @@ static mf_status survey_expert(mf__plan *p, int layer, int expert, int64_t *room
         mf__source src;
         MF__TRY(mf__import_expert(&p->im, layer, expert, (mf__expert_part)i, &src, err));
         if (p->layout.part[i].type != MF_TYPE_AFFINE &&
-            target(&src, p->opt->expert_bits, p->opt->group).type != p->layout.part[i].type)
+            target(&src, part_bits(p->opt, i), part_group(p->opt, i)).type != p->layout.part[i].type)
             return mf__fail(err, MF_E_MISMATCH, "layer %d, expert %d, %s is of type %s, the first expert of %s", layer,
                             expert, mf__expert_part_name((mf__expert_part)i), mf__type_name(src.stored.type),
                             mf__type_name(p->layout.part[i].type));
@@ -269,14 +331,36 @@ static mf_status survey_expert(mf__plan *p, int layer, int expert, int64_t *room
     return MF_OK;
 }
 
+/* A calibration that could weigh nothing is a mistake. */
+static mf_status check_calibration(const mf__plan *p, int layer, mf_error *err) {
+    for (int i = 0; p->opt->calibration && i < MF_PART_COUNT; i++) {
+        mf__source src;
+        MF__TRY(mf__import_expert(&p->im, layer, 0, (mf__expert_part)i, &src, err));
+        mf__tensor dst = target(&src, part_bits(p->opt, i), part_group(p->opt, i));
+        if (dst.type != MF_TYPE_AFFINE || mf__same_form(&src.stored, &dst))
+            return mf__fail(
+                err, MF_E_INVALID,
+                "a calibration is for experts that are quantized, and %s stays as it is (%s): give --experts "
+                "a width, or no calibration",
+                mf__expert_part_name((mf__expert_part)i), mf__type_name(src.stored.type));
+    }
+    return MF_OK;
+}
+
 static mf_status plan_experts(mf__plan *p, mf_error *err) {
     const mf__config *c = &p->bp.config;
     int64_t largest = 0;
     for (int32_t l = 0; l < c->n_layers; l++) {
         if (!mf__plan_layer_has_experts(p, l)) continue;
         if (!p->has_experts) {
-            MF__TRY(plan_layout(p, l, p->opt->expert_bits, &p->layout, err));
-            if (p->opt->also_2bit) MF__TRY(plan_layout(p, l, 2, &p->second, err));
+            width of[MF_PART_COUNT], also[MF_PART_COUNT];
+            for (int i = 0; i < MF_PART_COUNT; i++) {
+                of[i] = (width){part_bits(p->opt, i), part_group(p->opt, i)};
+                also[i] = (width){p->opt->also_bits, p->opt->group};
+            }
+            MF__TRY(plan_layout(p, l, of, &p->layout, err));
+            if (p->opt->also_bits) MF__TRY(plan_layout(p, l, also, &p->second, err));
+            MF__TRY(check_calibration(p, l, err));
         }
         p->has_experts = true;
         for (int e = 0; e < c->moe.n_experts; e++) {

@@ -32,7 +32,7 @@ typedef struct mf__plan {
     mf__plan_tensor *tensors;
     int64_t n_tensors;
     bool has_experts;
-    mf__expert_layout layout, second; /* second: with also_2bit */
+    mf__expert_layout layout, second; /* second: with also_bits */
     int experts_at_once;
     int64_t source_bytes, target_bytes;
     int64_t max_in, max_out, max_rows, max_cols; /* of one item: buffer bytes, rows, columns */
@@ -44,7 +44,8 @@ void mf__plan_close(mf__plan *plan);
 bool mf__plan_layer_has_experts(const mf__plan *plan, int layer);
 bool mf__plan_is_router(const char *name); /* or the gate of a shared expert */
 /* "experts 4, trunk 8, ..., groups of 64" */
-void mf__plan_options_text(const mf__convert_options *opt, char text[160]);
+#define MF_OPTIONS_TEXT 320
+void mf__plan_options_text(const mf__convert_options *opt, char text[MF_OPTIONS_TEXT]);
 json_t *mf__plan_options_json(const mf__convert_options *opt);
 /* And back: from the manifest of a converted model. */
 mf_status mf__plan_options_parse(const json_t *obj, const char *where, mf__convert_options *opt, mf_error *err);

@@ -98,7 +98,7 @@ json_t *mf__report_make(const mf__plan *plan, const json_t *notes) {
     if (!root || json_object_set_new(root, "options", mf__plan_options_json(plan->opt)) != 0 ||
         json_object_set_new(root, "tensors", tensors) != 0 ||
         json_object_set_new(root, "experts", experts_of(plan, notes, 0)) != 0 ||
-        (plan->opt->also_2bit && json_object_set_new(root, "experts_2bit", experts_of(plan, notes, 1)) != 0)) {
+        (plan->opt->also_bits && json_object_set_new(root, "experts_2bit", experts_of(plan, notes, 1)) != 0)) {
         json_decref(root);
         return NULL;
     }

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "convert/plan.h"
 #include "model/import.h"
 #include "model/native_config.h"
 #include "weights/safetensors.h"
@@ -81,7 +82,7 @@ static mf_status kept_layout(walk *k, int layer, mf_error *err) {
         l->part[p].bits = src.stored.bits;
         l->part[p].group = src.stored.group;
         l->part[p].block_rows = src.stored.block_rows;
-        l->part[p].scale_type = src.stored.scale_type;
+        l->part[p].scale_type = mf__source_scale_type(&src.stored);
         l->part[p].has_bias = k->s->bp.config.has.expert_bias;
     }
     return mf__expert_layout_pack(l, EXPERT_ALIGN, err);
@@ -163,32 +164,60 @@ static void check_quantization(mf__survey *s, const json_t *root, const char *wh
     note(s, &problem);
 }
 
+/* What the config and the catalog of a checkpoint say, whatever kind of file they came from. */
+static void add_checkpoint(mf__survey *s, const json_t *root, const char *where, const mf__catalog *cat) {
+    walk k = {.s = s, .cat = cat};
+    mf__config config;
+    mf_error problem;
+    if (mf__config_parse(root, where, &config, &problem)) {
+        note(s, &problem);
+        return;
+    }
+    mf__config_look(&config, cat);
+    if (!look_at(&k, &config)) return;
+    add_experts(&k);
+    count(s);
+    s->unused_bytes = stored_bytes(cat) - s->trunk_bytes - k.unlisted_experts;
+}
+
 static mf_status survey_checkpoint(const char *dir, mf__survey *s, mf_error *err) {
     char *path = mf__path_join(dir, "config.json");
     json_t *root = NULL;
     mf__catalog *cat = NULL;
-    mf__config config;
-    mf_error problem;
     if (!path) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
     mf_status st = mf__json_read(path, MAX_CONFIG_BYTES, &root, err);
     if (st == MF_OK) st = mf__safetensors_open(dir, &cat, err);
     if (st == MF_OK) {
-        walk k = {.s = s, .cat = cat};
         check_quantization(s, root, path);
-        if (mf__config_parse(root, path, &config, &problem)) {
-            note(s, &problem);
-        } else {
-            mf__config_look(&config, cat);
-            if (look_at(&k, &config)) {
-                add_experts(&k);
-                count(s);
-                s->unused_bytes = stored_bytes(cat) - s->trunk_bytes - k.unlisted_experts;
-            }
-        }
+        add_checkpoint(s, root, path, cat);
     }
     mf__catalog_close(cat);
     json_decref(root);
     free(path);
+    return st;
+}
+
+/* GGUF's blocks have no place in our files: the layout of experts is the one that a conversion would give them. */
+static void gguf_layout(const char *path, mf__survey *s) {
+    mf__convert_options keep;
+    mf__plan plan;
+    mf_error problem;
+    mf__convert_options_init(&keep);
+    if (mf__plan_make(path, &keep, &plan, &problem))
+        note(s, &problem);
+    else if (plan.has_experts)
+        s->layout = plan.layout, s->has_layout = true;
+    mf__plan_close(&plan);
+}
+
+static mf_status survey_gguf(const char *path, mf__survey *s, mf_error *err) {
+    mf__gguf_model gguf;
+    mf_status st = mf__gguf_model_open(path, &gguf, err);
+    if (st == MF_OK) {
+        gguf_layout(path, s);
+        if (!s->n_problems) add_checkpoint(s, gguf.config, path, gguf.catalog);
+    }
+    mf__gguf_model_close(&gguf);
     return st;
 }
 
@@ -226,7 +255,9 @@ mf_status mf__survey_make(const char *dir, mf__survey *out, mf_error *err) {
     memset(out, 0, sizeof *out);
     bool weights = has(dir, "model.safetensors") || has(dir, "model.safetensors.index.json");
     bool checkpoint = weights && has(dir, "config.json") && !has(dir, "model_weights.json");
-    mf_status st = checkpoint ? survey_checkpoint(dir, out, err) : survey_native(dir, out, err);
+    mf_status st = checkpoint         ? survey_checkpoint(dir, out, err)
+                   : mf__gguf_is(dir) ? survey_gguf(dir, out, err)
+                                      : survey_native(dir, out, err);
     if (st != MF_OK) mf__survey_free(out);
     return st;
 }

@@ -1,4 +1,4 @@
-/* What a directory holds, without running it: a published checkpoint, or a native model directory, whoever made it.
+/* What is there, without running it: a published checkpoint, a GGUF file, or a native model directory, whoever made it.
  *
  * A survey goes on where opening would stop: what it can find out it tells, and what is wrong or not supported it lists
  * with the sentence that opening or converting would give. */
@@ -39,8 +39,8 @@ typedef struct mf__survey {
     mf_error problems[MF_SURVEY_PROBLEMS];
 } mf__survey;
 
-/* MF_OK also for models with problems; an error when dir is neither a checkpoint nor a model directory, or cannot be
- * read. After MF_OK the survey is to be freed. */
+/* MF_OK also for models with problems; an error when dir is neither a checkpoint nor a GGUF file nor a model directory,
+ * or cannot be read. After MF_OK the survey is to be freed. */
 mf_status mf__survey_make(const char *dir, mf__survey *out, mf_error *err);
 void mf__survey_free(mf__survey *s);
 const char *mf__survey_part_name(mf__survey_part part); /* "embedding", "attention", ... */

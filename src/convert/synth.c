@@ -230,18 +230,57 @@ static void release(synth *s) {
     mf__blueprint_free(&s->bp);
 }
 
+/* In whatever words the shape says it; what is impossible will not be parsed. */
+static void set_experts(json_t *config, int n) {
+    static const char *const keys[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
+    for (size_t i = 0; i < MF__COUNT(keys); i++)
+        if (json_object_get(config, keys[i])) json_object_set_new(config, keys[i], json_integer(n));
+}
+
+/* The config and the plan; s is to be released whatever comes back, and json is the caller's. */
+static mf_status begin(synth *s, json_t **json, mf_error *err) {
+    mf__config config;
+    MF__TRY(check_options(s->opt, err));
+    *json = mf__synth_config(s->opt->shape, s->opt->n_layers, err);
+    if (!*json) return err ? err->status : MF_E_INVALID;
+    if (s->opt->n_experts) set_experts(*json, s->opt->n_experts);
+    MF__TRY(mf__config_parse(*json, "config.json", &config, err));
+    MF__TRY(mf__blueprint_build(&config, &s->bp, err));
+    if (s->opt->popularity > 0 && config.moe.n_groups > 1)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "popularity is not possible in the shape %s: its router chooses groups first", s->opt->shape);
+    return plan(s, err);
+}
+
+mf_status mf__synth_measure(const mf__synth_options *opt, mf__synth_sizes *out, mf_error *err) {
+    synth s = {.opt = opt};
+    json_t *json = NULL;
+    *out = (mf__synth_sizes){0};
+    mf_status st = begin(&s, &json, err);
+    const mf__config *c = &s.bp.config;
+    for (int64_t i = 0; st == MF_OK && i < s.n_weights; i++) {
+        int64_t bytes = mf__tensor_bytes(&s.weights[i].form);
+        out->trunk += bytes;
+        bool embeds = !strcmp(s.weights[i].name, "model.embed_tokens.weight");
+        out->token += c->tied_head || !embeds ? bytes : 0;
+        out->body += embeds || !strcmp(s.weights[i].name, "lm_head.weight") ? 0 : bytes;
+    }
+    for (int l = 0; st == MF_OK && l < c->n_layers; l++) out->n_expert_layers += has_experts(&s, l);
+    if (st == MF_OK) {
+        out->expert = s.layout.stride;
+        out->expert_weights = 3LL * c->n_hidden * c->moe.n_inner;
+        out->n_experts = (int64_t)out->n_expert_layers * c->moe.n_experts;
+        out->n_wanted = (int64_t)out->n_expert_layers * c->moe.top_k;
+    }
+    release(&s);
+    json_decref(json);
+    return st;
+}
+
 mf_status mf__synth(const mf__synth_options *opt, const char *dst, mf_error *err) {
     synth s = {.opt = opt};
-    mf__config config;
-    MF__TRY(check_options(opt, err));
-    json_t *json = mf__synth_config(opt->shape, opt->n_layers, err);
-    if (!json) return err ? err->status : MF_E_INVALID;
-    mf_status st = mf__config_parse(json, "config.json", &config, err);
-    if (st == MF_OK) st = mf__blueprint_build(&config, &s.bp, err);
-    if (st == MF_OK && opt->popularity > 0 && config.moe.n_groups > 1)
-        st = mf__fail(err, MF_E_UNSUPPORTED,
-                      "popularity is not possible in the shape %s: its router chooses groups first", opt->shape);
-    if (st == MF_OK) st = plan(&s, err);
+    json_t *json = NULL;
+    mf_status st = begin(&s, &json, err);
     if (st == MF_OK) st = mf__native_writer_begin(dst, &s.writer, err);
     if (st == MF_OK) st = run(&s, json, err);
     if (st == MF_OK) {

@@ -111,6 +111,23 @@ static const shape SHAPES[] = {
      "\"max_position_embeddings\": 32768, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "
      "\"num_local_experts\": 8, \"num_experts_per_tok\": 2, \"intermediate_size\": 14336, "
      "\"rope_theta\": 1000000.0, \"eos_token_id\": 256}"},
+    {"qwen2", 28, 1,
+     "{\"model_type\": \"qwen2_moe\", \"rms_norm_eps\": 1e-06, \"hidden_size\": 3584, \"vocab_size\": 151936, "
+     "\"max_position_embeddings\": 32768, \"num_attention_heads\": 28, \"num_key_value_heads\": 4, "
+     "\"num_experts\": 64, \"num_experts_per_tok\": 8, \"moe_intermediate_size\": 2560, "
+     "\"shared_expert_intermediate_size\": 20480, \"rope_theta\": 1000000.0, \"eos_token_id\": 256}"},
+    {"dots1", 62, 2,
+     "{\"model_type\": \"dots1\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 4096, \"vocab_size\": 152064, "
+     "\"max_position_embeddings\": 32768, \"num_attention_heads\": 32, \"num_key_value_heads\": 32, "
+     "\"head_dim\": 128, \"rope_theta\": 10000000.0, \"first_k_dense_replace\": 1, \"intermediate_size\": 10944, "
+     "\"n_routed_experts\": 128, \"n_shared_experts\": 2, \"num_experts_per_tok\": 6, "
+     "\"moe_intermediate_size\": 1408, \"routed_scaling_factor\": 2.5, \"eos_token_id\": 256}"},
+    {"hunyuan", 32, 1,
+     "{\"model_type\": \"hunyuan_v1_moe\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 4096, \"vocab_size\": 128167, "
+     "\"max_position_embeddings\": 32768, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "
+     "\"head_dim\": 128, \"num_experts\": 64, \"moe_topk\": 8, \"intermediate_size\": 3072, "
+     "\"moe_intermediate_size\": 3072, \"num_shared_expert\": 1, \"tie_word_embeddings\": true, "
+     "\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 1000.0, \"factor\": 1.0}, \"eos_token_id\": 256}"},
     {"minimax3", 60, 4,
      "{\"model_type\": \"minimax_m3_vl_text\", \"rms_norm_eps\": 1e-06, \"hidden_size\": 6144, "
      "\"vocab_size\": 200064, \"max_position_embeddings\": 196608, \"num_attention_heads\": 64, "
@@ -130,6 +147,15 @@ static const shape SHAPES[] = {
      "\"index_head_dim\": 128, \"index_topk\": 512, \"num_hash_layers\": 3, \"rope_theta\": 10000.0, "
      "\"compress_rope_theta\": 160000.0, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 16, "
      "\"original_max_position_embeddings\": 65536}, \"eos_token_id\": 256}"},
+    {"lfm2", 24, 3,
+     "{\"model_type\": \"lfm2_moe\", \"norm_eps\": 1e-05, \"hidden_size\": 2048, \"vocab_size\": 65536, "
+     "\"max_position_embeddings\": 128000, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "
+     "\"conv_L_cache\": 3, \"conv_bias\": false, \"num_dense_layers\": 2, \"intermediate_size\": 7168, "
+     "\"num_experts\": 32, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1792, "
+     "\"rope_theta\": 1000000.0, \"layer_types\": [\"conv\", \"conv\", \"full_attention\", \"conv\", \"conv\", "
+     "\"conv\", \"full_attention\", \"conv\", \"conv\", \"conv\", \"full_attention\", \"conv\", \"conv\", \"conv\", "
+     "\"full_attention\", \"conv\", \"conv\", \"conv\", \"full_attention\", \"conv\", \"conv\", \"full_attention\", "
+     "\"conv\", \"conv\"], \"tie_word_embeddings\": true, \"eos_token_id\": 256}"},
     {"tiny", 4, 1,
      "{" QWEN "\"hidden_size\": 256, \"vocab_size\": 512, \"max_position_embeddings\": 4096, "
      "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"linear_num_key_heads\": 2, "
@@ -138,9 +164,15 @@ static const shape SHAPES[] = {
      "\"shared_expert_intermediate_size\": 128}"},
 };
 
-const char *const mf__synth_shapes[] = {"a3b",      "a17b",     "deepseek",  "glm-flash", "glm5",  "deepseek32",
-                                        "mistral4", "mimo",     "gemma4",    "hy3",       "ernie", "olmoe",
-                                        "mixtral",  "minimax3", "deepseek4", "tiny",      NULL};
+const char *const mf__synth_shapes[] = {"a3b",   "a17b",    "deepseek", "glm-flash", "glm5",  "deepseek32", "mistral4",
+                                        "mimo",  "gemma4",  "hy3",      "ernie",     "olmoe", "mixtral",    "qwen2",
+                                        "dots1", "hunyuan", "minimax3", "deepseek4", "lfm2",  "tiny",       NULL};
+
+/* Layers with a kind of their own each: the first ones. */
+static void cut_layers(json_t *config, int n_layers) {
+    json_t *types = json_object_get(config, "layer_types");
+    for (size_t n = json_array_size(types); n > (size_t)n_layers; n--) json_array_remove(types, n - 1);
+}
 
 json_t *mf__synth_config(const char *name, int n_layers, mf_error *err) {
     for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
@@ -158,6 +190,7 @@ json_t *mf__synth_config(const char *name, int n_layers, mf_error *err) {
             mf__fail(err, MF_E_NOMEM, "no memory for a config");
             return NULL;
         }
+        cut_layers(config, n_layers);
         return config;
     }
     char known[256] = "";

@@ -85,6 +85,7 @@ static mf_status list_trunk(job *j, mf_error *err) {
     const mf__catalog *cat = j->native.catalog;
     const json_t *tensors = json_object_get(j->native.manifest, "tensors");
     int file;
+    if (j->native.shard && !j->native.shard->trunk) return MF_OK;
     MF__TRY(add_file(j, strdup(mf__catalog_file(cat, 0)), &file, err));
     const char *name;
     json_t *value;
@@ -103,7 +104,7 @@ static mf_status list_experts(job *j, unit_kind kind, const char *key, const cha
     const json_t *set = json_object_get(json_object_get(j->native.manifest, "moeflux"), key), *hashes;
     mf__expert_layout layout;
     int n;
-    if (!set) return MF_OK;
+    if (!set || (j->native.shard && kind == UNIT_SECOND)) return MF_OK; /* shares have no second set */
     MF__TRY(mf__native_experts_parse(set, &layout, &n, err));
     hashes = json_object_get(set, "xxh64");
     for (int l = 0; l < j->native.n_layers; l++) {
@@ -119,6 +120,7 @@ static mf_status list_experts(job *j, unit_kind kind, const char *key, const cha
         unit u = {.kind = kind, .layer = l, .size = layout.bytes};
         MF__TRY(add_file(j, mf__path_join(j->native.dir, name), &u.file, err));
         for (u.expert = 0; u.expert < n; u.expert++) {
+            if (j->native.shard && !mf__shard_has(j->native.shard, l, u.expert)) continue;
             u.offset = u.expert * layout.stride;
             if (!mf__hash_parse(json_string_value(text) + 16 * u.expert, &u.hash)) return no_checksums(j, err);
             MF__TRY(add_unit(j, &u, err));

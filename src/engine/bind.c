@@ -63,7 +63,7 @@ static mf_status bind_graph(mf_model *m, const mf__graph *g, const char *prefix,
     return MF_OK;
 }
 
-/* The lookahead graph uses tensors of mix: the same names, the same memory. */
+/* The lookahead graphs use tensors of mix: the same names, the same memory. Both have them in the same order. */
 static mf_status share_weights(mf_model *m, const mf__graph *mix, mf__weight_set of_mix, const mf__graph *g,
                                mf__weight_set *out, mf_error *err) {
     *out = NULL;

@@ -120,15 +120,15 @@ static mf__frozen *find_in_memory(mf__cache *c, const int32_t *tokens, int64_t n
 
 /* ---- both ------------------------------------------------------------------------------------------------------ */
 
-mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__frozen **out,
-                         mf_error *err) {
+mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__cache_where where,
+                         mf__frozen **out, mf_error *err) {
     mf__cache *c = m->cache;
     *out = NULL;
     if (!c) return MF_OK;
     mf__model_lock(m);
     *out = find_in_memory(c, tokens, n, longer_than);
     mf__model_unlock(m);
-    if (!c->disk) return MF_OK;
+    if (!c->disk || where == MF__CACHE_MEMORY) return MF_OK;
     mf__frozen *stored = NULL;
     mf_status st = mf__cache_disk_find(m, c->disk, tokens, n, *out ? (*out)->length : longer_than, &stored, err);
     if (st != MF_OK || stored) {
@@ -142,10 +142,11 @@ mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t 
     return st;
 }
 
-mf_status mf__cache_put(mf_model *m, mf__frozen *f, mf_error *err) {
+mf_status mf__cache_put(mf_model *m, mf__frozen *f, mf__cache_where where, mf_error *err) {
     if (!m->cache) return MF_OK;
     mf__model_lock(m);
     put_in_memory(m, m->cache, f);
     mf__model_unlock(m);
-    return m->cache->disk ? mf__cache_disk_put(m, m->cache->disk, f, err) : MF_OK;
+    bool disk = m->cache->disk && where == MF__CACHE_ALL;
+    return disk ? mf__cache_disk_put(m, m->cache->disk, f, err) : MF_OK;
 }

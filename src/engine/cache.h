@@ -16,6 +16,7 @@
 #include "engine/internal.h"
 
 typedef struct mf__cache mf__cache;
+typedef enum mf__cache_where { MF__CACHE_MEMORY, MF__CACHE_ALL } mf__cache_where;
 
 /* ram_bytes 0: nothing is kept in memory; dir NULL: nothing on disk; with neither, *out is NULL, which all calls take.
  */
@@ -24,9 +25,9 @@ mf_status mf__cache_open(const mf_model *m, int64_t ram_bytes, const char *dir, 
 void mf__cache_close(mf_model *m, mf__cache *cache);
 
 /* The longest state that is a prefix of tokens[0..n): *out is the caller's to free, or NULL when there is none longer
- * than `longer_than`. Damage on disk is a miss, not an error. */
-mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__frozen **out,
-                         mf_error *err);
+ * than `longer_than`. Damage on disk is a miss, not an error, and so is a disk that cannot be read. */
+mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__cache_where where,
+                         mf__frozen **out, mf_error *err);
 
 /* Drops the state in memory that was not used for longest, because its memory is wanted; false: there is none. Under
  * lock; the other calls are not. */
@@ -36,6 +37,6 @@ bool mf__cache_give_back(mf_model *m);
 void mf__cache_bytes(const mf__cache *cache, int64_t *used, int64_t *max);
 
 /* Keeps a state. A disk that is full or not writable is logged and otherwise ignored. */
-mf_status mf__cache_put(mf_model *m, mf__frozen *f, mf_error *err);
+mf_status mf__cache_put(mf_model *m, mf__frozen *f, mf__cache_where where, mf_error *err);
 
 #endif

@@ -19,9 +19,9 @@
 #define TEMP_SECONDS 600 /* a temporary file older than this was left by somebody who died */
 
 struct mf__cache_disk {
-    char *dir; /* DIR, later DIR/FINGERPRINT */
-    bool ready;
-    pthread_mutex_t lock; /* of the two above, until ready */
+    char *dir;            /* DIR */
+    char *folder;         /* DIR/FINGERPRINT; NULL until it is first needed */
+    pthread_mutex_t lock; /* while the folder is named and made */
     int64_t max_bytes;
 };
 
@@ -60,26 +60,23 @@ mf_status mf__cache_disk_open(const mf_model *m, const char *dir, int64_t max_by
 void mf__cache_disk_close(mf__cache_disk *d) {
     if (!d) return;
     pthread_mutex_destroy(&d->lock);
+    free(d->folder);
     free(d->dir);
     free(d);
 }
 
-/* The model's own folder; the fingerprint is computed when first needed. */
+/* The model's own folder; the fingerprint is computed when first needed. Somebody may remove the whole cache while it
+ * is in use: it is made anew. */
 static mf_status make_folder(mf_model *m, mf__cache_disk *d, mf_error *err) {
-    char name[17];
-    if (d->ready) return MF_OK;
-    mf__hash_text(m->shape->fingerprint, name);
-    char *dir = mf__path_join(d->dir, name);
-    if (!dir) return mf__fail(err, MF_E_NOMEM, "no memory for the prompt cache");
-    mf_status st = mf__dir_make(dir, err);
-    if (st != MF_OK) {
-        free(dir);
-        return st;
+    if (!d->folder) {
+        char name[17];
+        mf__hash_text(m->shape->fingerprint, name);
+        d->folder = mf__path_join(d->dir, name);
     }
-    free(d->dir);
-    d->dir = dir;
-    d->ready = true;
-    return MF_OK;
+    if (!d->folder) return mf__fail(err, MF_E_NOMEM, "no memory for the prompt cache");
+    if (mf__path_is_dir(d->folder)) return MF_OK;
+    if (!mf__path_is_dir(d->dir)) MF__TRY(mf__dir_make(d->dir, err));
+    return mf__dir_make(d->folder, err);
 }
 
 static mf_status prepare(mf_model *m, mf__cache_disk *d, mf_error *err) {
@@ -100,7 +97,7 @@ static uint64_t name_of(const mf_model *m, const int32_t *tokens, int64_t n) {
 static char *path_of(const mf__cache_disk *d, int64_t length, uint64_t name) {
     char file[64];
     snprintf(file, sizeof file, "%lld-%016llx" ENDING, (long long)length, (unsigned long long)name);
-    return mf__path_join(d->dir, file);
+    return mf__path_join(d->folder, file);
 }
 
 static void remove_item(const mf__cache_disk *d, int64_t length, uint64_t name) {
@@ -134,10 +131,10 @@ static void remove_old_temp(int dir_fd, const char *file, const struct stat *st)
 }
 
 static mf_status list(const mf__cache_disk *d, listing *out, mf_error *err) {
-    DIR *dir = opendir(d->dir);
+    DIR *dir = opendir(d->folder);
     struct dirent *entry;
     *out = (listing){0};
-    if (!dir) return mf__fail_errno(err, errno, "cannot list the prompt cache %s", d->dir);
+    if (!dir) return mf__fail_errno(err, errno, "cannot list the prompt cache %s", d->folder);
     while ((entry = readdir(dir))) {
         struct stat st;
         item it;
@@ -285,8 +282,13 @@ mf_status mf__cache_disk_find(mf_model *m, mf__cache_disk *d, const int32_t *tok
     listing l;
     mf_error damage;
     *out = NULL;
-    MF__TRY(prepare(m, d, err));
-    MF__TRY(list(d, &l, err));
+    (void)err;
+    mf_status st = prepare(m, d, &damage);
+    if (st == MF_OK) st = list(d, &l, &damage);
+    if (st != MF_OK) {
+        mf__log(&m->log, MF_LOG_WARN, "prompt cache: %s", damage.text);
+        return MF_OK;
+    }
     keep_prefixes(m, &l, tokens, n);
     while (l.n && l.items[l.n - 1].length > longer_than && !*out) {
         const item *it = &l.items[--l.n];

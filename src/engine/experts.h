@@ -3,6 +3,7 @@
 #define MF_ENGINE_EXPERTS_H
 
 #include "store/store.h"
+#include "weights/shard.h"
 
 mf__store *mf__model_store(mf_model *model); /* nearest to the compute */
 /* As the store over the files was opened (policy and speed_dir are NULL); valid as long as the model is open. */
@@ -10,5 +11,13 @@ mf__store_config mf__model_store_config(const mf_model *model);
 /* Takes bytes of the host's memory out of the experts' budget, if they can be had without unmapping them or dropping
  * prompts; a negative number gives them back. */
 bool mf__model_borrow(mf_model *model, int64_t bytes);
+/* State that evaluating a session's n-th token touches, beside the weights (mf_model_info.token_bytes). */
+int64_t mf__model_touched_bytes(const mf_model *model, int64_t n);
+
+/* Whose share the model's directory is; NULL: it has all experts. */
+const mf__shard *mf__model_shard(const mf_model *model);
+bool mf__model_has_experts(const mf_model *model, int layer);
+/* mf_model_fingerprint without how it computes: the same for the same model and experts per token on any machine. */
+mf_status mf__model_content(mf_model *model, uint64_t *out, mf_error *err);
 
 #endif

@@ -55,6 +55,12 @@ typedef struct mf__run_list {
     mf__fence fence; /* of what was submitted last */
 } mf__run_list;
 
+/* Small copies of experts in a model's directory. */
+#define MF_SMALL_SET "experts_2bit"
+#define MF_SMALL_DIR "packed_experts_2bit"
+
+typedef struct mf__lossy mf__lossy;
+
 /* Where evaluation happens: one per model, used under its lock, as large as the largest pass. */
 typedef struct mf__workspace {
     int32_t n_rows; /* capacity; 0: not made yet */
@@ -70,17 +76,28 @@ typedef struct mf__workspace {
     int32_t *n_wanting; /* [n_experts] rows that want each expert */
     int32_t *wanted;    /* [n_experts] distinct ids of this pass */
     int32_t *counts;    /* [n_experts] rows that want wanted[i] */
+    int32_t *ahead;     /* [n_experts] that a later layer may want */
     int32_t *ready;     /* [n_experts] */
     const void **ready_blobs;
     const void **bank; /* [n_experts] */
     mf__bank *banks;   /* [n_layers] of a pass without turns */
+    /* what those see who compute experts elsewhere; NULL: there are none */
+    float *away_rows;     /* [n_rows][n_hidden] */
+    int32_t *away_row_of; /* [n_rows] where they lie in the ports */
+    int32_t *away_ids;    /* [n_rows][top_k] */
+    int32_t *away_wanted, *away_counts;
+    bool *taken; /* [n_experts] */
 } mf__workspace;
 
 struct mf_model {
     mf_model_info info;
     mf_log_sink log;
     mf_route_sink routes;
-    mf__arena arena; /* names, weight sets, vectors as F32 */
+    mf_elsewhere elsewhere; /* engine/elsewhere.c */
+    bool away;              /* a begin was not finished yet */
+    bool experts_only;      /* no resident weights, no sessions */
+    bool *own;              /* [n_layers][n_experts] that are computed here; NULL: nobody said */
+    mf__arena arena;        /* names, weight sets, vectors as F32 */
     mf__native native;
     mf__blueprint bp;
     mf__type kv_type; /* of KV rows */
@@ -93,9 +110,10 @@ struct mf_model {
     pthread_mutex_t store_lock;    /* of the two pointers, for those who do not hold the model's lock */
     _Atomic int64_t lent;          /* bytes taken out of the store's budget; changes under lock */
     mf__turn *turn;                /* the one whose turn it is; under lock */
+    mf__lossy *lossy;              /* NULL: results are the model's (engine/lossy.h) */
     mf__weight_set embed, tail;
     mf__weight_set (*layers)[MF_LAYER_GRAPHS]; /* [n_layers] */
-    mf__weight_set *ahead;                     /* [n_layers] of the lookahead graph, taken from mix; NULL: none */
+    mf__weight_set *ahead;                     /* [n_layers] of both lookahead graphs, taken from mix; NULL: none */
     int64_t *conv_off, *delta_off;             /* [n_layers] floats into a session's recurrent state */
     int64_t recurrent_floats;                  /* of one session */
     mf__workspace ws;
@@ -251,12 +269,32 @@ typedef struct mf__pass {
     uint64_t whole_version;
 } mf__pass;
 
+/* Consecutive rows of the pass. */
+typedef struct mf__range {
+    int32_t first, n;
+} mf__range;
+
+/* Rows in order; those of one kind that follow one another are one range. */
+typedef struct mf__rows {
+    mf__range r[MF_MAX_BATCH];
+    int n;
+    int32_t n_rows; /* in all */
+} mf__rows;
+
+/* engine/lossy_open.c: what small copies cost, and what was decided, into the model's counters; NULL is fine. */
+void mf__lossy_stats_add(mf__lossy *lossy, mf_stats *out);
+void mf__lossy_stats_reset(mf__lossy *lossy);
+
 /* engine/stats.c: what the turns of a pass took, into every session of it. */
 void mf__stats_pass(const mf__pass *pass, const mf_stats *before);
 
 /* engine/forward.c; under lock. A part that is cancelled is computed to the end with the others, and marked; the pass
  * fails with MF_E_CANCELLED once all of them are. */
 mf_status mf__forward(mf__pass *pass, mf_error *err);
+/* The experts in ws->wanted (their ws->counts too) over the rows that are in the ports. */
+mf_status mf__forward_experts(mf_model *m, int layer, int32_t n_rows, int n_wanted, mf_error *err);
+/* ws->n_wanting: how many of the first n_rows of ws->route_ids want each expert. */
+void mf__count_routes(mf_model *m, int32_t n_rows);
 /* One layer over the rows that are in the HIDDEN port; all of them go through. */
 mf_status mf__forward_layer(mf__pass *pass, int layer, mf_error *err);
 

@@ -113,6 +113,8 @@ mf_status mf_session_create(mf_model *model, const mf_session_options *opt, mf_s
     if (!out) return mf__fail(err, MF_E_INVALID, "mf_session_create: out is NULL");
     *out = NULL;
     if (!model) return mf__fail(err, MF_E_INVALID, "mf_session_create: model is NULL");
+    if (model->experts_only)
+        return mf__fail(err, MF_E_INVALID, "mf_session_create: the model was opened with experts_only");
     mf_session *s = calloc(1, sizeof *s);
     if (!s) return mf__fail(err, MF_E_NOMEM, "no memory for a session");
     s->model = model;

@@ -5,6 +5,7 @@
 #include "base/probe.h"
 #include "engine/cache.h"
 #include "engine/internal.h"
+#include "engine/lossy.h"
 #include "model/native_config.h"
 
 #define DEFAULT_CACHE_DISK ((int64_t)8 << 30)
@@ -35,7 +36,20 @@ mf_status mf__model_options_check(const mf_model_options *o, mf_error *err) {
                             (long long)ranges[i].value, (long long)ranges[i].most);
     if (o->prompt_cache_dir && !*o->prompt_cache_dir)
         return mf__fail(err, MF_E_INVALID, "prompt_cache_dir is an empty name");
-    return MF_OK;
+    const mf_elsewhere *e = &o->elsewhere;
+    if (!e->begin != !e->finish || (!e->begin && (e->hint || e->wants_hints)) || !e->hint != !e->wants_hints)
+        return mf__fail(err, MF_E_INVALID,
+                        "elsewhere has some of its functions; begin and finish go together, and so "
+                        "do hint and wants_hints");
+    if (o->experts_only && (e->begin || o->prompt_cache_ram || o->prompt_cache_dir || o->prompt_cache_disk))
+        return mf__fail(err, MF_E_INVALID,
+                        "experts_only goes neither with elsewhere nor with a prompt cache: nothing "
+                        "is evaluated there but experts");
+    if (mf__lossy_asked(&o->lossy) && (e->begin || o->experts_only))
+        return mf__fail(err, MF_E_INVALID,
+                        "lossy reading is for one machine: it goes neither with elsewhere nor with "
+                        "experts_only");
+    return mf__lossy_check(&o->lossy, err);
 }
 
 const mf_model_info *mf_model_info_get(const mf_model *model) {
@@ -75,7 +89,7 @@ static mf_status try_backend(mf_model *m, const mf__backend_kind *kind, const mf
     if (!missing) return MF_OK;
     m->be->free(m->be);
     m->be = NULL;
-    return mf__fail(err, MF_E_UNSUPPORTED, "backend %s cannot do %s (%s), which this model needs; use ref", kind->name,
+    return mf__fail(err, MF_E_UNSUPPORTED, "backend %s cannot do %s (%s), which this model needs", kind->name,
                     mf__op_name(missing->kind), missing->label);
 }
 
@@ -94,7 +108,9 @@ static mf_status open_backend(mf_model *m, const mf_model_options *opt, mf_error
         mf_error why;
         if (!kind->automatic) continue;
         if ((st = try_backend(m, kind, opt, &why)) == MF_OK) return MF_OK;
-        mf__log(&m->log, kind->reference ? MF_LOG_WARN : MF_LOG_INFO, "%s", why.text);
+        char absent[256]; /* a device that is there and cannot be used is worth a word; one that is not, is not */
+        bool there = kind->reference || kind->available(absent, sizeof absent);
+        mf__log(&m->log, there ? MF_LOG_WARN : MF_LOG_INFO, "%s%s", why.text, there ? ": another is used" : "");
         if (err) *err = why;
     }
     return st;
@@ -195,24 +211,45 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
         if (k->experts) m->info.expert_bytes += c->moe.n_experts * m->layout.bytes;
         m->info.n_expert_layers += k->experts != NULL;
     }
-    m->info.token_bytes = token_bytes(m);
+    if (!m->experts_only) m->info.token_bytes = token_bytes(m);
     m->info.kv_bytes_per_token = mf__blueprint_kv_bytes(&m->bp, m->kv_type);
     m->info.kv = mf__kv_name(m->kv_type);
     m->info.state_bytes = m->recurrent_floats * (int64_t)sizeof(float);
     return MF_OK;
 }
 
+/* A share has some of the experts: it can compute those for others, or be the first of several that share them. */
+static mf_status check_shard(const mf_model *m, mf_error *err) {
+    const mf__shard *s = m->native.shard;
+    if (!s || m->experts_only || (m->elsewhere.begin && s->trunk)) return MF_OK;
+    if (m->elsewhere.begin)
+        return mf__fail(
+            err, MF_E_INVALID,
+            "%s is the share of rank %d of %d, which has no resident weights: rank 0 needs the whole model or "
+            "the share of rank 0",
+            m->native.dir, s->rank, s->n_ranks);
+    return mf__fail(
+        err, MF_E_INVALID,
+        "%s is the share of rank %d of %d, and has no other experts: start all of them together (mpirun -n %d, "
+        "docs/CLUSTER.md), or use the whole model",
+        m->native.dir, s->rank, s->n_ranks, s->n_ranks);
+}
+
 mf_status mf__model_open_parts(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err) {
     mf__config config;
     m->log = opt->log;
     m->routes = opt->routes;
+    m->elsewhere = opt->elsewhere;
+    m->experts_only = opt->experts_only;
     MF__TRY(mf__model_lock_init(m, err));
     MF__TRY(open_pool(m, opt, err));
     MF__TRY(mf__native_open(dir, &m->native, err));
+    MF__TRY(check_shard(m, err));
     mf__catalog_guard(m->native.catalog);
     MF__TRY(mf__native_config(&m->native, &config, err));
     MF__TRY(choose_top_k(m, opt, &config, err));
     MF__TRY(choose_ctx(m, opt, &config, err));
+    config.moe.scores = mf__lossy_asked(&opt->lossy);
     MF__TRY(mf__blueprint_build(&config, &m->bp, err));
     MF__TRY(open_backend(m, opt, err));
     choose_kv(m, opt);
@@ -225,14 +262,29 @@ mf_status mf__model_measure(mf_model *m, mf_error *err) {
     return mf__kv_pool_plan(m, err);
 }
 
+/* Experts have no weights but their blobs. */
+static mf_status bind_none(mf_model *m, mf_error *err) {
+    m->layers = mf__arena_array(&m->arena, (size_t)m->bp.config.n_layers, sizeof *m->layers);
+    return m->layers ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for %d layers", m->bp.config.n_layers);
+}
+
 static mf_status open_model(mf_model *m, const char *dir, const mf_model_options *opt, mf_error *err) {
     MF__TRY(mf__model_open_parts(m, dir, opt, err));
-    MF__TRY(mf__model_bind(m, err)); /* first: it knows best what is wrong with tensors */
+    MF__TRY(m->experts_only ? bind_none(m, err)
+                            : mf__model_bind(m, err)); /* first: it knows best what is wrong with tensors */
     MF__TRY(mf__model_measure(m, err));
+    MF__TRY(mf__lossy_open(m, &opt->lossy, err));
     MF__TRY(mf__model_open_stores(m, opt, err));
-    if (m->be->host_memory) mf__catalog_hold(m->native.catalog, HOLD_LEAST); /* the store has left room for it */
-    MF__TRY(mf__kv_pool_init(m, err));
+    const mf__reading told = {opt->progress.fn, opt->progress.user};
+    if (m->be->host_memory && !m->experts_only)
+        mf__catalog_hold(m->native.catalog, HOLD_LEAST, &told); /* the store has left room for it */
     MF__TRY(fill_info(m, err));
+    if (m->experts_only) {
+        mf__log(&m->log, MF_LOG_INFO, "%s: experts only, backend %s with %d threads", m->info.name, m->be->name,
+                mf__pool_threads(m->pool));
+        return MF_OK;
+    }
+    MF__TRY(mf__kv_pool_init(m, err));
     MF__TRY(mf__cache_open(m, opt->prompt_cache_ram, opt->prompt_cache_dir,
                            opt->prompt_cache_disk ? opt->prompt_cache_disk : DEFAULT_CACHE_DISK, &m->cache, err));
     mf__log(&m->log, MF_LOG_INFO, "%s: %s, %d layers, %d experts (%d per token), backend %s with %d threads",
@@ -265,6 +317,7 @@ void mf_model_close(mf_model *m) {
     mf__workspace_free(m);
     mf__kv_pool_deinit(m);
     mf__model_close_stores(m); /* after everything that borrowed from them */
+    mf__lossy_close(m);
     if (m->be) m->be->free(m->be);
     mf__pool_free(m->pool);
     mf__blueprint_free(&m->bp);

@@ -28,6 +28,10 @@ mf_status mf__memory_count(const mf_model *m, int64_t n_tokens, int32_t n_chunk,
     out->workspace = mf__workspace_bytes(m, n_chunk) + mf__kv_pool_first_bytes(m);
     out->state = session_bytes(m, n_ctx);
     out->kv = pages_for(n_tokens) * m->kv.page_bytes;
+    if (m->experts_only) {
+        out->trunk = out->state = out->kv = 0;
+        out->workspace = mf__workspace_bytes(m, n_chunk);
+    }
     out->total = out->program + out->trunk + out->workspace + out->state + out->kv + out->experts;
     return MF_OK;
 }

@@ -32,18 +32,73 @@ static cost experts_cost(const mf__op_done *d) {
                   .flops = 2.0 * 3.0 * (double)d->n_pairs * wide * inner};
 }
 
-/* flops_each: per row of the state that a query row sees. */
-static cost attention_cost(const mf__op_done *d, int64_t window, double flops_each) {
+/* What a row of an attention op sees: with picks or a window no more than `most` rows (0: all). */
+static int64_t rows_seen(int64_t pos, int64_t most) {
+    return most && pos + 1 > most ? most : pos + 1;
+}
+
+/* flops_each: per row of the state that a query row sees. Bytes are those of the rows that some query row sees, once;
+ * of picked ones those of the last row, times the segment's rows as long as there are as many. */
+static cost attention_cost(const mf__op_done *d, int64_t most, bool picked, double flops_each) {
     cost c = {0};
     for (int32_t i = 0; i < d->b->n_segs; i++) {
         const mf__segment *s = &d->b->segs[i];
         const mf__kv *kv = &s->state->kv;
-        int64_t all = s->pos + s->n_rows, oldest = window && s->pos + 1 > window ? s->pos + 1 - window : 0;
-        c.bytes += (double)((all - oldest) * (kv->k_bytes + kv->v_bytes));
-        for (int64_t pos = s->pos; pos < all; pos++)
-            c.flops += flops_each * (double)(window && pos + 1 > window ? window : pos + 1);
+        int64_t all = s->pos + s->n_rows, seen = rows_seen(all - 1, most);
+        if (most && picked) seen *= s->n_rows;
+        if (most && !picked) seen += s->n_rows - 1;
+        c.bytes += (double)((seen < all ? seen : all) * (kv->k_bytes + kv->v_bytes));
+        for (int64_t pos = s->pos; pos < all; pos++) c.flops += flops_each * (double)rows_seen(pos, most);
     }
     return c;
+}
+
+/* Every key is compared with every query head of the rows that come after it. */
+static cost index_cost(const mf__op_done *d) {
+    const mf__op_params *p = &d->op->p;
+    int64_t step = p->index.step ? p->index.step : 1;
+    cost c = {0};
+    for (int32_t i = 0; i < d->b->n_segs; i++) {
+        const mf__segment *s = &d->b->segs[i];
+        int64_t all = s->pos + s->n_rows;
+        if ((all / step - 1) / p->index.block < p->index.top_k) continue; /* all are picked without a look */
+        c.bytes += (double)(all / step * mf__kv_row_bytes(s->state->kv.type, p->index.dim));
+        for (int64_t pos = s->pos; pos < all; pos++)
+            c.flops += 2.0 * p->index.n_heads * p->index.dim * (double)((pos + 1) / step);
+    }
+    return c;
+}
+
+static cost far_cost(const mf__op_done *d) {
+    const mf__op_params *p = &d->op->p;
+    cost c = {0};
+    for (int32_t i = 0; i < d->b->n_segs; i++) {
+        const mf__segment *s = &d->b->segs[i];
+        const mf__kv *kv = &s->state->kv;
+        int64_t all = s->pos + s->n_rows, near = mf__far_near(p, all - 1) + s->n_rows - 1, far = 0;
+        for (int64_t pos = s->pos; pos < all; pos++) {
+            far = p->far.step ? (pos + 1) / p->far.step : 0;
+            if (p->far.n_picks && far > p->far.n_picks) far = p->far.n_picks;
+            c.flops += 4.0 * p->far.n_heads * p->far.dim * (double)(mf__far_near(p, pos) + far);
+        }
+        int64_t there = p->far.step ? all / p->far.step : 0, read = p->far.n_picks ? far * s->n_rows : far;
+        c.bytes += (double)(near < all ? near : all) * (double)kv->k_bytes;
+        c.bytes += (double)(read < there ? read : there) * (double)mf__kv_row_bytes(kv->type, p->far.dim);
+    }
+    return c;
+}
+
+/* A row of the streams is read once and, when it is written, read and added up once for each stream. */
+static cost streams_cost(const mf__op_done *d) {
+    double n = d->op->p.streams.n, wide = d->g->bufs[d->op->in[0]].cols, rows = d->b->n_rows;
+    return (cost){0, d->op->kind == MF_OP_STREAMS_READ ? 4.0 * wide * rows : 2.0 * wide * (n + 1) * rows};
+}
+
+/* Two passes over the rows of every window that is completed, each with an addition and an exponential. */
+static cost compress_cost(const mf__op_done *d) {
+    const mf__op_params *p = &d->op->p;
+    double width = p->compress.width[0] + (p->compress.n_parts > 1 ? p->compress.width[1] : 0);
+    return (cost){0, (p->compress.overlap ? 2.0 : 1.0) * 6.0 * width * d->b->n_rows};
 }
 
 /* The state is read and written once per segment; a row decays it, reads it, adds to it and reads it again. */
@@ -54,12 +109,21 @@ static cost delta_cost(const mf__op_done *d) {
 
 static cost state_or_weight_cost(const mf__op_done *d) {
     const mf__op_params *p = &d->op->p;
+    bool picked = d->op->in[1] >= 0;
     switch (d->op->kind) {
     case MF_OP_MATMUL: return product_cost(d);
     case MF_OP_EXPERTS: return experts_cost(d);
-    case MF_OP_ATTENTION: return attention_cost(d, p->attn.window, 2.0 * p->attn.n_heads * (p->attn.head_dim + mf__op_v_dim(p)));
+    case MF_OP_ATTENTION:
+        return attention_cost(d, picked ? (int64_t)p->attn.n_picks * p->attn.block : p->attn.window, picked,
+                              2.0 * p->attn.n_heads * (p->attn.head_dim + mf__op_v_dim(p)));
     case MF_OP_MLA_ATTENTION:
-        return attention_cost(d, 0, 2.0 * p->mla.n_heads * (2.0 * p->mla.n_latent + p->mla.n_rope));
+        return attention_cost(d, p->mla.n_picks, picked,
+                              2.0 * p->mla.n_heads * (2.0 * p->mla.n_latent + p->mla.n_rope));
+    case MF_OP_INDEX: return index_cost(d);
+    case MF_OP_FAR_ATTENTION: return far_cost(d);
+    case MF_OP_COMPRESS: return compress_cost(d);
+    case MF_OP_STREAMS_READ:
+    case MF_OP_STREAMS_WRITE: return streams_cost(d);
     case MF_OP_DELTA_NET: return delta_cost(d);
     case MF_OP_CONV1D: return (cost){0, 2.0 * p->conv.n_channels * p->conv.n_kernel * d->b->n_rows};
     default: return (cost){0};

@@ -133,7 +133,7 @@ static mf_status run_or_undo(mf_session *s, const int32_t *tokens, int64_t n, co
                              float *logits, int64_t *n_reused, mf_error *err) {
     mf__frozen *before, *found = NULL;
     int64_t held = held_prefix(s, tokens, n - 1); /* the last token is evaluated for its logits */
-    MF__TRY(mf__cache_find(s->model, tokens, n - 1, held, &found, err));
+    MF__TRY(mf__cache_find(s->model, tokens, n - 1, held, MF__CACHE_ALL, &found, err));
     bool goes_on = !found && held == s->length && next_stop(s, held, n, marks, n_marks) == n;
     mf_status st = put_aside(s, goes_on, &before, err);
     if (st != MF_OK) {
@@ -178,23 +178,40 @@ mf_status mf_prompt(mf_session *s, const int32_t *tokens, size_t n, const int64_
     return st;
 }
 
-mf_status mf_prompt_begin(mf_session *s, const int32_t *tokens, size_t n, int64_t *n_reused, mf_error *err) {
+static mf_status begin(mf_session *s, const int32_t *tokens, size_t n, mf__cache_where where, int64_t *n_reused,
+                       mf_error *err) {
     if (n_reused) *n_reused = 0;
     MF__TRY(check(s, tokens, n, err));
     mf__frozen *found = NULL;
     int64_t held = held_prefix(s, tokens, (int64_t)n - 1);
-    MF__TRY(mf__cache_find(s->model, tokens, (int64_t)n - 1, held, &found, err));
+    MF__TRY(mf__cache_find(s->model, tokens, (int64_t)n - 1, held, where, &found, err));
     MF__TRY(go_back_to(s, found, held, err));
     if (n_reused) *n_reused = s->length;
     return MF_OK;
 }
 
-mf_status mf_prompt_keep(mf_session *s, mf_error *err) {
+mf_status mf_prompt_begin(mf_session *s, const int32_t *tokens, size_t n, int64_t *n_reused, mf_error *err) {
+    return begin(s, tokens, n, MF__CACHE_ALL, n_reused, err);
+}
+
+mf_status mf_prompt_begin_memory(mf_session *s, const int32_t *tokens, size_t n, int64_t *n_reused, mf_error *err) {
+    return begin(s, tokens, n, MF__CACHE_MEMORY, n_reused, err);
+}
+
+static mf_status keep_in(mf_session *s, mf__cache_where where, mf_error *err) {
     mf__frozen *f;
     if (!s) return mf__fail(err, MF_E_INVALID, "mf_prompt_keep: session is NULL");
     if (!s->model->cache) return MF_OK;
     MF__TRY(freeze(s, &f, err));
-    mf_status st = mf__cache_put(s->model, f, err);
+    mf_status st = mf__cache_put(s->model, f, where, err);
     mf__frozen_drop(s->model, f);
     return st;
+}
+
+mf_status mf_prompt_keep(mf_session *s, mf_error *err) {
+    return keep_in(s, MF__CACHE_ALL, err);
+}
+
+mf_status mf_prompt_keep_memory(mf_session *s, mf_error *err) {
+    return keep_in(s, MF__CACHE_MEMORY, err);
 }

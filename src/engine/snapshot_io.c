@@ -6,9 +6,11 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "engine/experts.h"
+#include "engine/lossy.h"
 #include "engine/snapshot.h"
 
-#define SAMPLE_BYTES 4096
+#define SAMPLE_BYTES MF_SHARD_SAMPLE /* a share of a model must have them, too */
 #define PIECE_BYTES ((int64_t)4 << 20)
 
 /* ---- fingerprint ---- */
@@ -43,22 +45,35 @@ static mf_status hash_experts(mf__hash *h, const mf_model *m, mf_error *err) {
     return MF_OK;
 }
 
-static mf_status compute(const mf_model *m, uint64_t *out, mf_error *err) {
-    mf__hash h;
-    mf__hash_init(&h, MF_SNAPSHOT_VERSION);
-    MF__TRY(hash_json(&h, m->native.config, err));
-    MF__TRY(hash_json(&h, m->native.manifest, err));
+static mf_status hash_files(mf__hash *h, const mf_model *m, mf_error *err) {
+    mf__hash_init(h, MF_SNAPSHOT_VERSION);
+    MF__TRY(hash_json(h, m->native.config, err));
+    MF__TRY(hash_json(h, m->native.manifest, err));
     for (int64_t i = 0; i < mf__catalog_count(m->native.catalog); i++) {
         const mf__entry *e = mf__catalog_at(m->native.catalog, i);
-        mf__hash_update(&h, e->data, e->size < 64 ? (size_t)e->size : 64);
+        mf__hash_update(h, e->data, e->size < MF_SHARD_TENSOR_HEAD ? (size_t)e->size : MF_SHARD_TENSOR_HEAD);
     }
-    MF__TRY(hash_experts(&h, m, err));
+    return hash_experts(h, m, err);
+}
+
+mf_status mf__model_content(mf_model *m, uint64_t *out, mf_error *err) {
+    mf__hash h;
+    MF__TRY(hash_files(&h, m, err));
+    mf__hash_update(&h, &m->bp.config.moe.top_k, sizeof m->bp.config.moe.top_k);
+    *out = mf__hash_digest(&h);
+    return MF_OK;
+}
+
+static mf_status compute(const mf_model *m, uint64_t *out, mf_error *err) {
+    mf__hash h;
+    MF__TRY(hash_files(&h, m, err));
     mf__hash_update(&h, m->be->name, strlen(m->be->name));
     mf__hash_update(&h, m->be->numerics, strlen(m->be->numerics));
     const int32_t mode[] = {(int32_t)m->kv_type, m->bp.config.moe.top_k};
     mf__hash_update(&h, mode, sizeof mode);
     if (m->info.n_ctx > m->info.n_ctx_trained) /* the rest of rope is in the config */
         mf__hash_update(&h, &m->bp.config.rope.factor, sizeof m->bp.config.rope.factor);
+    if (m->lossy) mf__hash_update(&h, &m->lossy->opt, sizeof m->lossy->opt); /* what it made is of no use to others */
     *out = mf__hash_digest(&h);
     return MF_OK;
 }

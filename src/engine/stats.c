@@ -20,6 +20,7 @@ void mf_model_stats_get(mf_model *m, mf_stats *out) {
     if (!m) return;
     pthread_mutex_lock(&m->store_lock);
     if (m->store) mf__store_stats_get(m->store, out);
+    mf__lossy_stats_add(m->lossy, out);
     pthread_mutex_unlock(&m->store_lock);
     out->lent_bytes = m->lent;
     mf__cache_bytes(m->cache, &out->prompt_cache_bytes, &out->prompt_cache_budget);
@@ -29,6 +30,7 @@ void mf_model_stats_reset(mf_model *m) {
     if (!m) return;
     pthread_mutex_lock(&m->store_lock);
     if (m->store) mf__store_stats_reset(m->store);
+    mf__lossy_stats_reset(m->lossy);
     pthread_mutex_unlock(&m->store_lock);
 }
 

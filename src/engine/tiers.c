@@ -13,6 +13,7 @@
 #include "engine/cache.h"
 #include "engine/experts.h"
 #include "engine/internal.h"
+#include "engine/lossy.h"
 
 /* Left for others when nobody said how much memory to use. */
 #define HEADROOM_LEAST ((int64_t)128 << 20)
@@ -30,7 +31,8 @@ int64_t mf__model_trunk_bytes(const mf_model *m) {
 
 /* What experts may take of the host's memory: all that is allowed, less the trunk where the backend uses it there. */
 static mf_status host_budget(const mf_model *m, const mf_model_options *opt, int64_t *out, mf_error *err) {
-    int64_t trunk = m->be->host_memory ? mf__model_trunk_bytes(m) : 0, allowed = opt->ram_bytes - MF_PROGRAM_BYTES;
+    int64_t trunk = m->be->host_memory && !m->experts_only ? mf__model_trunk_bytes(m) : 0,
+            allowed = opt->ram_bytes - MF_PROGRAM_BYTES;
     mf__memory mem;
     *out = 0;
     if (opt->ram_bytes < 0) return mf__fail(err, MF_E_INVALID, "ram_bytes is %lld", (long long)opt->ram_bytes);
@@ -61,7 +63,7 @@ static mf_status host_budget(const mf_model *m, const mf_model_options *opt, int
 /* The same for the backend's own memory. The trunk is there already, so it is not among what was free when the backend
  * was made, less what it took. */
 static mf_status device_budget(const mf_model *m, const mf_model_options *opt, int64_t *out, mf_error *err) {
-    int64_t trunk = mf__model_trunk_bytes(m), there = m->be->memory_bytes,
+    int64_t trunk = m->experts_only ? 0 : mf__model_trunk_bytes(m), there = m->be->memory_bytes,
             allowed = opt->vram_bytes ? opt->vram_bytes : there / 16 * 15;
     if (opt->vram_bytes > there)
         return mf__fail(err, MF_E_NOMEM, "--vram is %lldM, and %lld MB of backend %s's memory are free",
@@ -93,6 +95,8 @@ mf_status mf__model_store_plan(mf_model *m, const mf_model_options *opt, mf_erro
                                          .direct = opt->direct,
                                          .prefetch = opt->prefetch,
                                          .n_io_threads = opt->n_io_threads,
+                                         .most_slots = opt->most_experts,
+                                         .no_map = opt->most_experts > 0,
                                          .log = m->log};
     if (opt->policy) m->store_config.policy = mf__arena_strdup(&m->arena, opt->policy);
     if (opt->cache_dir) m->store_config.speed_dir = mf__arena_strdup(&m->arena, opt->cache_dir);
@@ -102,6 +106,7 @@ mf_status mf__model_store_plan(mf_model *m, const mf_model_options *opt, mf_erro
 static mf_status open_host(mf_model *m, const mf_model_options *opt, mf_error *err) {
     MF__TRY(mf__model_store_plan(m, opt, err));
     MF__TRY(host_budget(m, opt, &m->store_config.budget, err));
+    MF__TRY(mf__lossy_open_store(m, &m->store_config.budget, err));
     return mf__store_open(&m->store_config, &m->host_store, err);
 }
 
@@ -161,7 +166,8 @@ void mf__model_close_stores(mf_model *m) {
 }
 
 void mf__model_fill_stores(mf_model *m) {
-    mf__store_fill(m->store); /* and what is below it */
+    if (m->elsewhere.begin && !m->own) return; /* it would read what others have */
+    mf__store_fill(m->store);                  /* and what is below it */
 }
 
 /* ---- memory of sessions: borrowed from the experts' ------------------------------------------------------------- */
@@ -183,6 +189,7 @@ static bool stop_mapping(mf_model *m) {
         return false;
     }
     mf__log(&m->log, MF_LOG_INFO, "experts are no longer mapped but read: a session needs the room");
+    if (m->own) mf__store_own(store, m->own);
     pthread_mutex_lock(&m->store_lock);
     mf__model_close_stores(m);
     m->store = m->host_store = store;
@@ -219,6 +226,10 @@ void mf__model_release(mf_model *m, int64_t bytes, void *mem) {
 }
 
 /* ---- for measuring ---------------------------------------------------------------------------------------------- */
+
+int64_t mf__model_touched_bytes(const mf_model *m, int64_t n) {
+    return mf__blueprint_touched_bytes(&m->bp, m->kv_type, n);
+}
 
 bool mf__model_borrow(mf_model *m, int64_t bytes) {
     mf__model_lock(m);

@@ -25,6 +25,8 @@ static void add_graph(const mf_model *m, const mf__graph *g, int32_t n_rows, nee
 
 static needs count_needs(const mf_model *m, int32_t n_rows) {
     needs need = {0};
+    for (int k = 0; m->experts_only && k < m->bp.n_kinds; k++) add_graph(m, m->bp.kinds[k].experts, n_rows, &need);
+    if (m->experts_only) return need;
     add_graph(m, m->bp.embed, n_rows, &need);
     add_graph(m, m->bp.tail, MF_TAIL_ROWS, &need);
     for (int k = 0; k < m->bp.n_kinds; k++) {
@@ -32,6 +34,7 @@ static needs count_needs(const mf_model *m, int32_t n_rows) {
         mf__layer_graphs(&m->bp.kinds[k], graphs);
         for (int i = 0; i < MF_LAYER_GRAPHS; i++) add_graph(m, graphs[i], n_rows, &need);
         add_graph(m, m->bp.kinds[k].ahead, n_rows, &need);
+        add_graph(m, m->bp.kinds[k].early, n_rows, &need);
         add_graph(m, m->bp.kinds[k].cache, n_rows, &need);
     }
     return need;
@@ -47,10 +50,17 @@ static void free_workspace(mf_model *m, mf__workspace *ws) {
     free(ws->n_wanting);
     free(ws->counts);
     free(ws->wanted);
+    free(ws->ahead);
     free(ws->ready);
     free(ws->ready_blobs);
     free(ws->bank);
     free(ws->banks);
+    free(ws->away_rows);
+    free(ws->away_row_of);
+    free(ws->away_ids);
+    free(ws->away_wanted);
+    free(ws->away_counts);
+    free(ws->taken);
     memset(ws, 0, sizeof *ws);
 }
 
@@ -91,20 +101,36 @@ static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows
     ws->n_wanting = calloc(experts, sizeof *ws->n_wanting);
     ws->counts = calloc(experts, sizeof *ws->counts);
     ws->wanted = calloc(experts, sizeof *ws->wanted);
+    ws->ahead = calloc(experts, sizeof *ws->ahead);
     ws->ready = calloc(experts, sizeof *ws->ready);
     ws->ready_blobs = calloc(experts, sizeof *ws->ready_blobs);
     ws->bank = calloc(experts, sizeof *ws->bank);
     ws->banks = calloc((size_t)c->n_layers, sizeof *ws->banks);
-    if (ws->probe_rows && ws->route_ids && ws->n_wanting && ws->counts && ws->wanted && ws->ready && ws->ready_blobs &&
-        ws->bank && ws->banks)
+    if (ws->probe_rows && ws->route_ids && ws->n_wanting && ws->counts && ws->wanted && ws->ahead && ws->ready &&
+        ws->ready_blobs && ws->bank && ws->banks)
         return mf__run_list_init(&ws->list, m, err);
     return mf__fail(err, MF_E_NOMEM, "no memory for evaluating %d tokens at a time", n_rows);
+}
+
+static mf_status alloc_away(const mf_model *m, mf__workspace *ws, int32_t n_rows, mf_error *err) {
+    size_t experts = (size_t)m->bp.config.moe.n_experts + 1, rows = (size_t)n_rows;
+    if (!m->elsewhere.begin) return MF_OK;
+    ws->away_rows = malloc(rows * (size_t)m->bp.config.n_hidden * sizeof *ws->away_rows);
+    ws->away_row_of = malloc(rows * sizeof *ws->away_row_of);
+    ws->away_ids = malloc(rows * MF_MAX_TOPK * sizeof *ws->away_ids);
+    ws->away_wanted = calloc(experts, sizeof *ws->away_wanted);
+    ws->away_counts = calloc(experts, sizeof *ws->away_counts);
+    ws->taken = calloc(experts, sizeof *ws->taken);
+    if (ws->away_rows && ws->away_row_of && ws->away_ids && ws->away_wanted && ws->away_counts && ws->taken)
+        return MF_OK;
+    return mf__fail(err, MF_E_NOMEM, "no memory for the rows that %d tokens send elsewhere", n_rows);
 }
 
 static mf_status make(mf_model *m, int32_t n_rows, mf_error *err) {
     m->ws = (mf__workspace){.n_rows = n_rows};
     mf_status st = alloc_device(m, &m->ws, n_rows, err);
     if (st == MF_OK) st = alloc_host(m, &m->ws, n_rows, err);
+    if (st == MF_OK) st = alloc_away(m, &m->ws, n_rows, err);
     if (st != MF_OK) free_workspace(m, &m->ws);
     return st;
 }

@@ -248,7 +248,8 @@ mf__chosen mf__g_index(mf__graph *g, mf__act q, mf__act a, mf__op_params p) {
 
 mf__act mf__g_attention_picked(mf__graph *g, mf__act q, mf__chosen picks, mf__op_params p) {
     int32_t lists = p.attn.n_lists;
-    if (lists < 1 || p.attn.n_kv_heads % lists || p.attn.block < 1 || p.attn.window)
+    if (lists < 1 || (p.attn.n_kv_heads % lists && lists % p.attn.n_kv_heads) || p.attn.n_heads % lists ||
+        p.attn.block < 1 || p.attn.window)
         fail(g, "attention: %d lists of blocks of %d rows for %d kv heads, in a window of %d", lists, p.attn.block,
              p.attn.n_kv_heads, p.attn.window);
     want_cols(g, "attention", picks.id, (int64_t)lists * p.attn.n_picks);
@@ -349,7 +350,7 @@ void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate) {
     op->in[1] = gate.id;
 }
 
-mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel) {
+mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel, bool plain) {
     int32_t cols = cols_of(g, x.id);
     want_weight(g, "conv1d", w, cols, n_kernel);
     mf__op *op = add_op(g, MF_OP_CONV1D, "conv");
@@ -357,6 +358,7 @@ mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel) {
     op->w[0] = w.id;
     op->p.conv.n_channels = cols;
     op->p.conv.n_kernel = n_kernel;
+    op->p.conv.plain = plain;
     return (mf__act){op->out[0] = add_buf(g, "conv", MF_PORT_NONE, cols, false)};
 }
 

@@ -44,9 +44,12 @@ MF_ROLES(ROLE)
     X(PICKS, "picks")   /* cached rows that a layer picked, for those after it */                                      \
     X(ROUTE_IDS, "route_ids")                                                                                          \
     X(ROUTE_SHARES, "route_shares")                                                                                    \
-    X(STREAMS, "streams")     /* how the streams take what the experts give */                                         \
-    X(AHEAD_IDS, "ahead_ids") /* experts that a later layer may want */                                                \
-    X(SHARED, "shared")       /* the shared expert's output */                                                         \
+    X(STREAMS, "streams")           /* how the streams take what the experts give */                                   \
+    X(ROUTE_SCORES, "route_scores") /* logits of all experts, where somebody wants them */                             \
+    X(AHEAD_IDS, "ahead_ids")       /* experts that a later layer may want */                                          \
+    X(AHEAD_SHARES, "ahead_shares")                                                                                    \
+    X(AHEAD_SCORES, "ahead_scores")                                                                                    \
+    X(SHARED, "shared") /* the shared expert's output */                                                               \
     X(SHARED_SCORE, "shared_score")                                                                                    \
     X(PAIRS, "pairs")                                                                                                  \
     X(FINAL_NORM, "final_norm")                                                                                        \
@@ -198,7 +201,7 @@ void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *
 mf__act mf__g_mla_attention(mf__graph *g, mf__act q, mf__w kv_b_or_uk, mf__w w_uv, mf__op_params p);
 void mf__g_mla_pick(mf__graph *g, mf__act o, mf__chosen picks); /* makes the op that made o see these rows only */
 void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate); /* in place */
-mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel);
+mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel, bool plain);
 void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p); /* in place */
 void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_bias, mf__act *decay, mf__act *beta);
 mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, mf__op_params p);

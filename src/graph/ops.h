@@ -26,7 +26,7 @@
     X(MLA_ATTENTION, "mla_attention",                                                                                  \
       "q, picks, state -> o: attention over cached latents, expanded by W_UK and W_UV")                                \
     X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate)")                                                 \
-    X(CONV1D, "conv1d", "x, state -> y, state: causal depthwise convolution, then silu")                               \
+    X(CONV1D, "conv1d", "x, state -> y, state: causal depthwise convolution, then silu or not")                        \
     X(QK_NORM, "qk_norm", "y -> y: l2-normalises the q and k heads at its front; q also / sqrt(dim)")                  \
     X(DECAY_BETA, "decay_beta", "a, b -> g, beta: g = exp(-exp(A_log) softplus(a + dt_bias)), beta = sigmoid(b)")      \
     X(DELTA_NET, "delta_net", "qkv, g, beta, state -> o, state: the gated delta rule")                                 \
@@ -70,6 +70,7 @@ typedef enum mf__glu_kind {
     MF_GLU_SILU,    /* silu(gate) * up */
     MF_GLU_GELU,    /* gelu(gate) * up, gelu by its approximation with tanh */
     MF_GLU_LIMITED, /* silu(g) * u, g = min(gate, limit), u = clamp(up, -limit, limit) */
+    MF_GLU_PRODUCT, /* gate * up */
     MF_GLU_CLAMPED, /* g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
 } mf__glu_kind;
 
@@ -110,7 +111,7 @@ typedef union mf__op_params {
         float scale;
         int32_t window;                  /* the newest rows that take part, the query's own among them; 0: all */
         int32_t n_lists, n_picks, block; /* with picks: [n_lists][n_picks] blocks of rows; a list serves as many heads
-                                            as the others, and as many kv heads */
+                                            as the others, of one kv head or of several */
     } attn; /* weight slot 0, if any: a sink per head, a logit that takes its share and brings no value */
     struct {
         int32_t n_first;
@@ -149,6 +150,7 @@ typedef union mf__op_params {
     } streams;
     struct {
         int32_t n_channels, n_kernel;
+        bool plain; /* no silu */
     } conv;
     struct {
         int32_t n_k_heads, k_dim, n_v_heads, v_dim; /* QK_NORM uses the first two */
@@ -159,6 +161,7 @@ typedef union mf__op_params {
         int32_t n_groups, top_groups; /* not TOPK_SOFTMAX: experts lie in groups of equal size; 1, 1 for none */
         bool renorm;                  /* shares are divided by their sum */
         float scale;                  /* ... and multiplied by this */
+        float eps;                    /* added to the sum; 0: 1e-20 */
     } route;                          /* weight slot 1, if any: a factor for the shares of each expert */
     struct {
         int32_t top_k, n_inner; /* n_inner: an expert's width */

@@ -14,7 +14,7 @@ static const char *kind_name(mf__mixer mixer, bool dense) {
         [MF_MIX_SLIDING] = {"sliding", "sliding, dense"}, [MF_MIX_LATENT] = {"latent", "latent, dense"},
         [MF_MIX_INDEXED] = {"indexed", "indexed, dense"}, [MF_MIX_REUSED] = {"reused", "reused, dense"},
         [MF_MIX_BLOCKS] = {"blocks", "blocks, dense"},    [MF_MIX_HEAVY] = {"compressed", "compressed, dense"},
-        [MF_MIX_SPARSE] = {"sparse", "sparse, dense"}};
+        [MF_MIX_SPARSE] = {"sparse", "sparse, dense"},    [MF_MIX_CONV] = {"convolution", "convolution, dense"}};
     return names[mixer][dense];
 }
 
@@ -22,6 +22,7 @@ static mf__act mix(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__norme
     if (c->has.far) return mf__part_far(g, c, mixer, x);
     switch (mixer) {
     case MF_MIX_LINEAR: return mf__part_delta_net(g, c, x);
+    case MF_MIX_CONV: return mf__part_short_conv(g, c, x);
     case MF_MIX_LATENT:
     case MF_MIX_INDEXED:
     case MF_MIX_REUSED: return mf__part_mla(g, c, mixer, x);
@@ -71,6 +72,8 @@ static void size_state(const mf__config *c, mf__layer_kind *kind) {
         int64_t values = (int64_t)c->delta.n_v_heads * c->delta.v_dim;
         kind->conv_floats = (c->delta.n_kernel - 1) * (2 * keys + values);
         kind->delta_floats = values * c->delta.k_dim;
+    } else if (kind->mixer == MF_MIX_CONV) {
+        kind->conv_floats = (c->delta.n_kernel - 1) * (int64_t)c->n_hidden;
     } else if (kind->mixer == MF_MIX_LATENT || kind->mixer == MF_MIX_INDEXED || kind->mixer == MF_MIX_REUSED) {
         kind->k_cols = c->mla.n_latent;
         kind->v_cols = c->mla.n_rope;
@@ -96,7 +99,8 @@ static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error 
     if (!kind->delta_floats && !kind->conv_floats) MF__TRY(mf__graph_state_part(kind->mix, &kind->cache, err));
     if (kind->dense) return mf__part_dense(c, &kind->combine, err);
     if (c->moe.n_shared_inner) MF__TRY(mf__part_shared(c, &kind->shared, err));
-    if (!kind->hashed) MF__TRY(mf__part_ahead(c, &kind->ahead, err));
+    if (!kind->hashed) MF__TRY(mf__part_ahead(c, MF_PORT_HIDDEN, &kind->ahead, err));
+    if (!kind->hashed) MF__TRY(mf__part_ahead(c, MF_PORT_H_MID, &kind->early, err));
     MF__TRY(mf__part_experts(c, &kind->experts, err));
     return mf__part_combine(c, &kind->combine, err);
 }
@@ -116,7 +120,18 @@ static mf_status place_layer(mf__blueprint *bp, int layer, mf_error *err) {
     return build_kind(&bp->config, &bp->kinds[k], err);
 }
 
+/* An index picks no more blocks than the longest context has: lists have room for as many as it may pick. */
+static void bound_index(mf__config *c) {
+    int32_t rows = c->has.far ? c->n_ctx / c->far.step : c->n_ctx;
+    if (!c->index.block) return;
+    if (c->index.block > c->n_ctx && c->n_ctx > 1) c->index.block = c->n_ctx;
+    int32_t blocks = rows / c->index.block + 1;
+    if (c->index.top_k > blocks) c->index.top_k = blocks;
+    if (c->index.local > c->index.top_k) c->index.local = c->index.top_k;
+}
+
 static mf_status build(mf__blueprint *bp, mf_error *err) {
+    bound_index(&bp->config);
     for (int l = 0; l < bp->config.n_layers; l++) MF__TRY(place_layer(bp, l, err));
     MF__TRY(mf__part_embed(&bp->config, &bp->embed, err));
     return mf__part_tail(&bp->config, &bp->tail, err);
@@ -139,6 +154,38 @@ int64_t mf__blueprint_kv_bytes(const mf__blueprint *bp, mf__type kv_type) {
     return bytes;
 }
 
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Cached rows that one layer reads for the n-th token. */
+static int64_t touched_rows(const mf__config *c, const mf__layer_kind *kind, mf__type type, int64_t n) {
+    int64_t k = mf__kv_row_bytes(type, kind->k_cols), v = mf__kv_row_bytes(type, kind->v_cols);
+    int64_t key = mf__kv_row_bytes(type, c->index.dim), rows = n / kind->v_step;
+    if (c->has.far) {
+        int64_t near = least(n, c->attn.window) * k;
+        return kind->mixer == MF_MIX_SPARSE ? near + rows * key + least(rows, c->index.top_k) * (v - key)
+                                            : near + rows * v;
+    }
+    switch (kind->mixer) {
+    case MF_MIX_SLIDING: return least(n, mf__config_attn(c, kind->mixer)->window) * (k + v);
+    case MF_MIX_INDEXED: return n * key + least(n, c->index.top_k) * (k + v - key);
+    case MF_MIX_REUSED: return least(n, c->index.top_k) * (k + v);
+    case MF_MIX_BLOCKS: return n * key + least(n, (int64_t)c->index.top_k * c->index.block) * (k + v - key);
+    default: return n * (k + v);
+    }
+}
+
+int64_t mf__blueprint_touched_bytes(const mf__blueprint *bp, mf__type kv_type, int64_t n) {
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < bp->config.n_layers; l++) {
+        const mf__layer_kind *k = &bp->kinds[bp->kind_of[l]];
+        bytes += 2 * (k->conv_floats + k->delta_floats) * (int64_t)sizeof(float);
+        bytes += touched_rows(&bp->config, k, kv_type, n);
+    }
+    return bytes;
+}
+
 void mf__layer_graphs(const mf__layer_kind *kind, const mf__graph *out[MF_LAYER_GRAPHS]) {
     out[0] = kind->mix;
     out[1] = kind->shared;
@@ -156,6 +203,7 @@ void mf__blueprint_free(mf__blueprint *bp) {
         mf__graph_free(bp->kinds[i].experts);
         mf__graph_free(bp->kinds[i].combine);
         mf__graph_free(bp->kinds[i].ahead);
+        mf__graph_free(bp->kinds[i].early);
     }
     memset(bp, 0, sizeof *bp);
 }

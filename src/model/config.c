@@ -33,17 +33,28 @@ mf_status mf__config_add_eos(mf__config *config, const json_t *generation, const
     return add_eos(config, json_object_get(generation, "eos_token_id"), where, err);
 }
 
+static mf_status want_act(const json_t *text, const char *where, const mf__config *c, mf_error *err) {
+    const char *act = json_string_value(json_object_get(text, "hidden_act"));
+    if (act && c->family->other_act && !strcmp(act, c->family->other_act)) return MF_OK;
+    return mf__keys_want(text, where, "hidden_act", c->family->act ? c->family->act : "silu", err);
+}
+
 /* Keys every family has. */
 static mf_status common(const json_t *text, const char *where, mf__config *c, mf_error *err) {
     int64_t layers, hidden, vocab, ctx;
     double eps;
+    bool zero_centred;
     MF__TRY(mf__json_get_int(text, where, "num_hidden_layers", 1, MF_MAX_LAYERS, &layers, err));
     MF__TRY(mf__json_get_int(text, where, "hidden_size", 1, 1 << 20, &hidden, err));
     MF__TRY(mf__json_get_int(text, where, "vocab_size", 1, 1 << 24, &vocab, err));
     MF__TRY(mf__json_opt_int(text, where, "max_position_embeddings", 1, 1 << 30, 4096, &ctx, err));
-    MF__TRY(mf__json_opt_double(text, where, "rms_norm_eps", 0, 1, 1e-6, &eps, err));
+    MF__TRY(mf__json_opt_double(text, where, "layernorm_epsilon", 0, 1, 1e-6, &eps, err)); /* MiMo's own files */
+    MF__TRY(mf__json_opt_double(text, where, "rms_norm_eps", 0, 1, eps, &eps, err));
+    MF__TRY(mf__keys_want_bool(text, where, "mlp_bias", false, err));
+    MF__TRY(mf__json_opt_bool(text, where, "zero_centred_norms", true, &zero_centred, err));
+    c->plain_norms = !zero_centred;
     MF__TRY(mf__json_opt_bool(text, where, "tie_word_embeddings", false, &c->tied_head, err));
-    MF__TRY(mf__keys_want(text, where, "hidden_act", c->family->act ? c->family->act : "silu", err));
+    MF__TRY(want_act(text, where, c, err));
     c->n_layers = (int32_t)layers;
     c->n_hidden = (int32_t)hidden;
     c->n_vocab = (int32_t)vocab;
@@ -76,6 +87,7 @@ static void narrow(mf__config *c) {
     for (int32_t l = 0; l < c->n_layers; l++) c->has.hashed = c->has.hashed || c->hashed[l];
     c->has.rope_alpha = c->rope.alpha > 0;
     c->has.rope_part = c->rope.part > 0;
+    c->has.rope_slow = c->rope.linear || c->rope.llama3;
     c->has.clip = c->attn.clip > 0;
     c->has.value_scale = c->attn.v_scale > 0;
     c->has.key_is_value = c->attn.k_is_v;
@@ -83,6 +95,40 @@ static void narrow(mf__config *c) {
     c->has.grow = c->attn.grow > 0;
     c->has.groups = c->moe.n_groups > 1;
     if (!c->moe.n_shared_inner) c->has.shared = MF_SHARED_NONE;
+}
+
+/* What layer_types calls the layer does not contradict what it became. */
+static bool is_type_of(const char *type, mf__mixer mixer) {
+    unsigned latent = 1u << MF_MIX_LATENT | 1u << MF_MIX_INDEXED | 1u << MF_MIX_REUSED, known = 1u << mixer;
+    if (!strcmp(type, mf__mixer_key(mixer))) return true;
+    if (!strcmp(type, mf__mixer_key(MF_MIX_FULL))) return known & latent;
+    return !strcmp(type, mf__mixer_key(MF_MIX_INDEXED)) && mixer == MF_MIX_REUSED;
+}
+
+/* Lists that say something of every layer: what the family did not read must not be ignored. */
+static mf_status check_layers(const json_t *text, const char *where, const mf__config *c, mf_error *err) {
+    static const char *const keys[] = {"num_attention_heads", "num_key_value_heads", "head_dim"};
+    const json_t *types = json_object_get(text, "layer_types"), *apart = json_object_get(text, "per_layer_config");
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        const mf__attn *a = mf__config_attn(c, c->mixer[l]);
+        const char *type = json_string_value(json_array_get(types, (size_t)l));
+        int32_t have[] = {a->n_heads, a->n_kv_heads, a->head_dim};
+        char name[16];
+        snprintf(name, sizeof name, "%d", l);
+        if (type && !is_type_of(type, c->mixer[l]))
+            return mf__fail(err, MF_E_UNSUPPORTED,
+                            "%s: layer_types[%d] is \"%.60s\", which the family %s does not have", where, l, type,
+                            c->family->name);
+        const json_t *own = json_object_get(apart, name);
+        for (size_t i = 0; i < MF__COUNT(keys); i++) {
+            const json_t *v = json_object_get(own, keys[i]);
+            if (json_is_integer(v) && json_integer_value(v) != have[i])
+                return mf__fail(err, MF_E_UNSUPPORTED,
+                                "%s: per_layer_config gives layer %d a %s of %lld, where layers of its kind have %d",
+                                where, l, keys[i], (long long)json_integer_value(v), have[i]);
+        }
+    }
+    return MF_OK;
 }
 
 static mf_status parse(const mf__family *family, const json_t *root, const char *where, mf__config *out,
@@ -100,6 +146,7 @@ static mf_status parse(const mf__family *family, const json_t *root, const char 
     if ((out->rope.alpha > 0 && !family->has.rope_alpha) || (out->rope.part > 0 && !family->has.rope_part))
         return mf__fail(err, MF_E_UNSUPPORTED, "%s: rope of type \"%s\" is not supported by the family %s", place,
                         out->rope.alpha > 0 ? "dynamic" : "proportional", family->name);
+    MF__TRY(check_layers(text, place, out, err));
     narrow(out);
     MF__TRY(add_eos(out, json_object_get(text, "eos_token_id"), place, err));
     return text == root ? MF_OK : add_eos(out, json_object_get(root, "eos_token_id"), where, err);
@@ -141,9 +188,12 @@ mf_status mf__config_stretch(mf__config *c, double factor, mf_error *err) {
                         "yarn is %g; expected a number above 1, at most %d, that makes a context of %d longer and at "
                         "most %d",
                         factor, MF_STRETCH_MAX, c->n_ctx, 1 << 30);
-    if (c->rope.theta <= 1)
-        return mf__fail(err, MF_E_UNSUPPORTED, "a context with a rope_theta of %g cannot be stretched", c->rope.theta);
-    mf__rope_stretch(&c->rope, c->n_ctx, factor); /* not sliding_rope: a window is no longer than it was */
+    mf__rope *rope = c->has.far ? &c->far.rope : &c->rope; /* those of windows alone stay: they are no longer */
+    if (rope->theta <= 1 || rope->alpha > 0 || rope->part > 0 || rope->linear || rope->llama3)
+        return mf__fail(err, MF_E_UNSUPPORTED, "a context with a rope_theta of %g and %s cannot be stretched by YaRN",
+                        rope->theta,
+                        rope->theta <= 1 ? "nothing else" : "a rope that is scaled in another way already");
+    mf__rope_stretch(rope, c->n_ctx, factor);
     c->has.yarn = true;
     c->n_ctx = (int32_t)n_ctx;
     return MF_OK;

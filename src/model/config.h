@@ -9,6 +9,7 @@
 #include "model/rope.h"
 
 #define MF_MAX_LAYERS 256
+#define MF_MAX_PICKS 65536 /* numbers of an index: lists of picks have room for all that it may make */
 
 typedef struct mf__family mf__family;
 
@@ -22,6 +23,7 @@ typedef enum mf__mixer {
     MF_MIX_BLOCKS,  /* softmax attention over blocks of a KV cache that an index picks */
     MF_MIX_HEAVY,   /* softmax attention over the newest rows of the cache and all compressed ones */
     MF_MIX_SPARSE,  /* ... and those compressed ones that an index picks */
+    MF_MIX_CONV,    /* a gated convolution over a few rows, and no cache */
     MF_MIX_COUNT
 } mf__mixer;
 
@@ -39,8 +41,8 @@ typedef enum mf__shared_kind {
 } mf__shared_kind;
 
 /* Which parts the models of a family are put together from. What a config may switch off (a bias, a norm) is given as
- * it is when it is on. Reading a config starts from this and refuses what is not here; inspect and docs/models.md print
- * it. */
+ * it is when it is on. Reading a config starts from this and refuses what is not here, scaled ropes apart; inspect and
+ * docs/models.md print it. */
 typedef struct mf__features {
     unsigned mixers;     /* 1 << MF_MIX_FULL | ... */
     bool attn_gate;      /* a sigmoid gate per channel on attention's output; q_proj makes it, beside each query head */
@@ -56,7 +58,8 @@ typedef struct mf__features {
     bool grow;           /* queries may be multiplied by a factor that grows with their position */
     bool zero_centred;   /* raw checkpoints store most norm weights minus one */
     bool interleaved;    /* rope turns pairs (2i, 2i+1) instead of (i, i + n/2) */
-    bool yarn;           /* rope may be stretched by YaRN */
+    bool yarn;           /* published models stretch rope by YaRN (any family may) */
+    bool rope_slow;      /* of a model alone: rope is scaled as "linear" or "llama3" say */
     bool rope_part;      /* of the pairs (i, i + n/2) of a whole head, only the first may turn (mf__rope.part) */
     bool rope_alpha;     /* ... or by a larger base (mf__rope.alpha) */
     mf__route_kind route;
@@ -94,7 +97,8 @@ typedef struct mf__config {
 
     int32_t n_layers, n_hidden, n_vocab, n_ctx;
     float eps;
-    bool tied_head; /* the head is the embedding table */
+    bool tied_head;   /* the head is the embedding table */
+    bool plain_norms; /* the checkpoint has norms as they are, though the family's are zero-centred (GGUF) */
     mf__mixer mixer[MF_MAX_LAYERS];
     bool dense[MF_MAX_LAYERS]; /* a plain feed-forward of width n_dense_inner instead of experts */
     int32_t n_dense_inner;
@@ -110,12 +114,14 @@ typedef struct mf__config {
 
     struct {
         int32_t n_experts, top_k, n_inner;
+        float eps;                    /* added to the sum that shares are divided by; 0: as good as nothing */
         int32_t table_k;              /* experts of a token in the table of HASHED layers */
         int32_t n_shared_inner;       /* width of the shared expert; 0: none */
         int32_t n_groups, top_groups; /* 1, 1: no groups */
         bool renorm;                  /* shares are divided by their sum */
         double scale;                 /* ... and multiplied by this */
         mf__glu glu;
+        bool scores; /* routers hand out the logits of all experts: somebody asked, it is not the model's */
     } moe;
 
     struct {

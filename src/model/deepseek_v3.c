@@ -13,7 +13,6 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
 }
 
 static const char *const TYPES[] = {"deepseek_v3", "kimi_k2", NULL};
-static const mf__alias ALIASES[] = {{"mlp.shared_expert.", "mlp.shared_experts."}, {NULL, NULL}};
 
 const mf__family mf__deepseek_v3 = {.name = "deepseek_v3",
                                     .models = "DeepSeek-V3, DeepSeek-R1, Cogito-V2-671B, Kimi-K2",
@@ -23,6 +22,8 @@ const mf__family mf__deepseek_v3 = {.name = "deepseek_v3",
                                     .n_usual_eos = 1,
                                     .usual_eos = {1},
                                     .has = {.mixers = 1u << MF_MIX_LATENT,
+                                            .bias_qkv = true,
+                                            .bias_o = true,
                                             .interleaved = true,
                                             .yarn = true,
                                             .route = MF_ROUTE_SIGMOID,
@@ -31,5 +32,5 @@ const mf__family mf__deepseek_v3 = {.name = "deepseek_v3",
                                             .shared = MF_SHARED_PLAIN,
                                             .dense = true},
                                     .configure = configure,
-                                    .aliases = ALIASES,
+                                    .aliases = mf__aliases_of_deepseek,
                                     .look = mf__look_latent};

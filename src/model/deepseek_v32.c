@@ -11,7 +11,6 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
 }
 
 static const char *const TYPES[] = {"deepseek_v32", NULL};
-static const mf__alias ALIASES[] = {{"mlp.shared_expert.", "mlp.shared_experts."}, {NULL, NULL}};
 
 const mf__family mf__deepseek_v32 = {.name = "deepseek_v32",
                                      .models = "DeepSeek-V3.2, DeepSeek-V3.2-Exp",
@@ -20,6 +19,8 @@ const mf__family mf__deepseek_v32 = {.name = "deepseek_v32",
                                      .n_usual_eos = 1,
                                      .usual_eos = {1},
                                      .has = {.mixers = 1u << MF_MIX_INDEXED,
+                                             .bias_qkv = true,
+                                             .bias_o = true,
                                              .interleaved = true,
                                              .yarn = true,
                                              .route = MF_ROUTE_SIGMOID,
@@ -28,5 +29,5 @@ const mf__family mf__deepseek_v32 = {.name = "deepseek_v32",
                                              .shared = MF_SHARED_PLAIN,
                                              .dense = true},
                                      .configure = configure,
-                                     .aliases = ALIASES,
+                                     .aliases = mf__aliases_of_deepseek,
                                      .look = mf__look_latent};

@@ -8,6 +8,17 @@
 #include "model/keys.h"
 #include "model/parts.h"
 
+/* Where compress_ratios has two numbers beside 0, the smaller is that of SPARSE layers. */
+static void rates_of(const json_t *ratios, int64_t *sparse, int64_t *heavy) {
+    int64_t low = 0, high = 0;
+    for (size_t i = 0; i < json_array_size(ratios); i++) {
+        int64_t v = json_integer_value(json_array_get(ratios, i));
+        if (v > 0 && v <= 256 && (!low || v < low)) low = v;
+        if (v > 0 && v <= 256 && v > high) high = v;
+    }
+    if (low < high) *sparse = low, *heavy = high;
+}
+
 /* compress_ratios as published: 0 sliding, else the positions of a compressed row, of which the smaller number is that
  * of SPARSE layers; or layer_types with compress_rates. */
 static mf_status layer_kinds(const json_t *text, const char *where, mf__config *c, mf_error *err) {
@@ -16,7 +27,8 @@ static mf_status layer_kinds(const json_t *text, const char *where, mf__config *
     if (json_is_object(rates)) {
         MF__TRY(mf__json_opt_int(rates, where, "heavily_compressed_attention", 1, 256, heavy, &heavy, err));
         MF__TRY(mf__json_opt_int(rates, where, "compressed_sparse_attention", 1, 256, sparse, &sparse, err));
-    }
+    } else
+        rates_of(ratios, &sparse, &heavy);
     if (json_is_array(ratios) && json_array_size(ratios) < (size_t)c->n_layers)
         return mf__fail(err, MF_E_FORMAT, "%s: compress_ratios has %zu entries, num_hidden_layers is %d", where,
                         json_array_size(ratios), c->n_layers);
@@ -38,9 +50,12 @@ static mf_status layer_kinds(const json_t *text, const char *where, mf__config *
 
 static mf_status attention(const json_t *text, const char *where, mf__config *c, mf_error *err) {
     int64_t rank, rot, groups, o_rank, window;
+    double part;
     MF__TRY(mf__keys_attention(text, where, 512, c, err));
     MF__TRY(mf__json_get_int(text, where, "q_lora_rank", 1, 1 << 20, &rank, err));
-    MF__TRY(mf__json_opt_int(text, where, "qk_rope_head_dim", 2, c->attn.head_dim, 64, &rot, err));
+    MF__TRY(mf__json_opt_double(text, where, "partial_rotary_factor", 0, 1, 64.0 / c->attn.head_dim, &part, err));
+    MF__TRY(mf__json_opt_int(text, where, "qk_rope_head_dim", 2, c->attn.head_dim,
+                             (int64_t)(part * c->attn.head_dim + 0.5), &rot, err));
     MF__TRY(mf__json_opt_int(text, where, "o_groups", 1, 16, 8, &groups, err));
     MF__TRY(mf__json_opt_int(text, where, "o_lora_rank", 1, 1 << 20, 1024, &o_rank, err));
     MF__TRY(mf__json_opt_int(text, where, "sliding_window", 1, 1 << 20, 128, &window, err));
@@ -74,6 +89,9 @@ static mf_status ropes(const json_t *text, const char *where, mf__config *c, mf_
     json_object_set_new(one, "rope_theta", json_real(theta));
     if (st == MF_OK) st = mf__rope_parse(one, where, theta, &c->far.rope, err);
     json_decref(one);
+    if (st == MF_OK && c->far.rope.attention_factor > 0 && c->far.rope.attention_factor != 1)
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s: an attention_factor of %g; known is 1", where,
+                        c->far.rope.attention_factor);
     return st;
 }
 
@@ -89,7 +107,10 @@ static mf_status experts(const json_t *text, const char *where, mf__config *c, m
     c->moe.table_k = c->moe.top_k;
     for (int32_t l = 0; l < c->n_layers; l++) {
         const char *type = json_string_value(json_array_get(types, (size_t)l));
-        c->hashed[l] = json_is_array(types) ? type && !strcmp(type, "hash_moe") : l < hashed;
+        if (json_is_array(types) && (!type || (strcmp(type, "hash_moe") && strcmp(type, "moe"))))
+            return mf__fail(err, MF_E_UNSUPPORTED, "%s: mlp_layer_types[%d] is %s, known are moe and hash_moe", where,
+                            l, type ? type : "not a string");
+        c->hashed[l] = json_is_array(types) ? !strcmp(type, "hash_moe") : l < hashed;
     }
     return MF_OK;
 }
@@ -103,7 +124,7 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
     MF__TRY(experts(text, where, c, err));
     MF__TRY(mf__json_opt_int(text, where, "index_n_heads", 1, 4096, 64, &heads, err));
     MF__TRY(mf__json_opt_int(text, where, "index_head_dim", c->attn.n_rot, 4096, 128, &dim, err));
-    MF__TRY(mf__json_opt_int(text, where, "index_topk", 1, 1 << 20, 512, &top_k, err));
+    MF__TRY(mf__json_opt_int(text, where, "index_topk", 1, MF_MAX_PICKS, 512, &top_k, err));
     MF__TRY(mf__json_opt_int(text, where, "hc_mult", 2, 16, 4, &streams, err));
     MF__TRY(mf__json_opt_int(text, where, "hc_sinkhorn_iters", 1, 1000, 20, &steps, err));
     MF__TRY(mf__json_opt_double(text, where, "hc_eps", 0, 1, 1e-6, &eps, err));
@@ -114,35 +135,16 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
 }
 
 /* wo_a has the matrices of all groups one below the other. */
-#define GROUP(i)                                                                                                       \
-    static int64_t row_of_group_##i(const mf__config *c, int64_t r) {                                                  \
-        return (int64_t)(i)*c->far.o_rank + r;                                                                         \
-    }
-#define REGROUP(i)                                                                                                     \
-    { "attn.wo_a." #i ".weight", "attn.wo_a.weight", row_of_group_##i, NULL }
-GROUP(0)
-GROUP(1)
-GROUP(2)
-GROUP(3) GROUP(4) GROUP(5) GROUP(6) GROUP(7) GROUP(8) GROUP(9) GROUP(10) GROUP(11) GROUP(12) GROUP(13) GROUP(14)
-    GROUP(15) static const mf__regroup REGROUPS[] = {
-        REGROUP(0),
-        REGROUP(1),
-        REGROUP(2),
-        REGROUP(3),
-        REGROUP(4),
-        REGROUP(5),
-        REGROUP(6),
-        REGROUP(7),
-        REGROUP(8),
-        REGROUP(9),
-        REGROUP(10),
-        REGROUP(11),
-        REGROUP(12),
-        REGROUP(13),
-        REGROUP(14),
-        REGROUP(15),
-        {NULL, NULL, NULL, NULL},
-};
+/* clang-format off */
+#define GROUP(i) static int64_t row_of_group_##i(const mf__config *c, int64_t r) { return (int64_t)(i) * c->far.o_rank + r; }
+#define REGROUP(i) {"attn.wo_a." #i ".weight", "attn.wo_a.weight", row_of_group_##i, NULL}
+GROUP(0) GROUP(1) GROUP(2) GROUP(3) GROUP(4) GROUP(5) GROUP(6) GROUP(7)
+GROUP(8) GROUP(9) GROUP(10) GROUP(11) GROUP(12) GROUP(13) GROUP(14) GROUP(15)
+static const mf__regroup REGROUPS[] = {
+    REGROUP(0), REGROUP(1), REGROUP(2), REGROUP(3), REGROUP(4), REGROUP(5), REGROUP(6), REGROUP(7),
+    REGROUP(8), REGROUP(9), REGROUP(10), REGROUP(11), REGROUP(12), REGROUP(13), REGROUP(14), REGROUP(15),
+    {NULL, NULL, NULL, NULL}};
+/* clang-format on */
 
 static const char *const TYPES[] = {"deepseek_v4", NULL};
 static const mf__alias ALIASES[] = {{"mlp.gate.e_score_correction_bias", "ffn.gate.bias"},

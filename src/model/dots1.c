@@ -12,13 +12,14 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
 }
 
 static const char *const TYPES[] = {"dots1", NULL};
-static const mf__alias ALIASES[] = {{"mlp.shared_expert.", "mlp.shared_experts."}, {NULL, NULL}};
 
 const mf__family mf__dots1 = {.name = "dots1",
                               .models = "dots.llm1",
                               .model_types = TYPES,
                               .usual_ctx = 32768,
                               .has = {.mixers = 1u << MF_MIX_FULL | 1u << MF_MIX_SLIDING,
+                                      .bias_qkv = true,
+                                      .bias_o = true,
                                       .qk_norm = MF_QK_NORM_HEAD,
                                       .route = MF_ROUTE_SIGMOID,
                                       .choice_bias = true,
@@ -26,4 +27,4 @@ const mf__family mf__dots1 = {.name = "dots1",
                                       .shared = MF_SHARED_PLAIN,
                                       .dense = true},
                               .configure = configure,
-                              .aliases = ALIASES};
+                              .aliases = mf__aliases_of_deepseek};

@@ -16,11 +16,12 @@ static mf_status dense_layers(const json_t *text, const char *where, mf__config 
 }
 
 static mf_status configure(const json_t *text, const char *where, mf__config *c, mf_error *err) {
-    bool bias;
-    MF__TRY(mf__json_opt_bool(text, where, "use_bias", false, &bias, err));
-    if (bias)
-        return mf__fail(err, MF_E_UNSUPPORTED, "%s: use_bias true is not supported by the family %s", where,
-                        c->family->name);
+    double least;
+    MF__TRY(mf__keys_want_bool(text, where, "use_bias", false, err));
+    MF__TRY(mf__keys_want_bool(text, where, "use_rmsnorm", true, err));
+    MF__TRY(mf__json_opt_double(text, where, "moe_norm_min", 0, 1, 1e-12, &least, err));
+    if (least > 1e-6) /* the sum of the best of 65536 is never less */
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s: moe_norm_min is %g, at most 1e-6 is supported", where, least);
     MF__TRY(mf__keys_attention(text, where, 0, c, err));
     MF__TRY(mf__keys_rope(text, where, 5e5, 1, c, err));
     MF__TRY(mf__keys_moe(text, where, "moe_intermediate_size", true, c, err));

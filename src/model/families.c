@@ -6,29 +6,10 @@
 
 /* Those with a witness that others have too come after the others. */
 const mf__family *const mf__families[] = {
-    &mf__qwen3_5_moe,
-    &mf__qwen3_next,
-    &mf__deepseek_v3,
-    &mf__glm4_moe,
-    &mf__gpt_oss,
-    &mf__minimax_m2,
-    &mf__qwen3_moe,
-    &mf__glm4_moe_lite,
-    &mf__mixtral,
-    &mf__olmoe,
-    &mf__qwen2_moe,
-    &mf__dots1,
-    &mf__hy_v3,
-    &mf__hunyuan_v1_moe,
-    &mf__ernie4_5_moe,
-    &mf__mistral4,
-    &mf__mimo_v2_flash,
-    &mf__gemma4,
-    &mf__minimax_m3_vl,
-    &mf__deepseek_v32,
-    &mf__glm_moe_dsa,
-    &mf__deepseek_v4,
-    NULL,
+    &mf__qwen3_5_moe,   &mf__qwen3_next,     &mf__deepseek_v3,  &mf__glm4_moe,    &mf__gpt_oss,       &mf__minimax_m2,
+    &mf__qwen3_moe,     &mf__glm4_moe_lite,  &mf__mixtral,      &mf__olmoe,       &mf__qwen2_moe,     &mf__dots1,
+    &mf__hy_v3,         &mf__hunyuan_v1_moe, &mf__ernie4_5_moe, &mf__mistral4,    &mf__mimo_v2_flash, &mf__gemma4,
+    &mf__minimax_m3_vl, &mf__deepseek_v32,   &mf__glm_moe_dsa,  &mf__deepseek_v4, &mf__lfm2_moe,      NULL,
 };
 
 const mf__family *mf__family_find(const char *model_type) {
@@ -76,13 +57,15 @@ static const mf__expert_spelling FUSED = {
 
 const mf__expert_spelling *const mf__expert_spellings[] = {&EACH, &SWITCH, &FUSED, &PACKED, NULL};
 
+const mf__alias mf__aliases_of_deepseek[] = {{"mlp.shared_expert.", "mlp.shared_experts."}, {NULL, NULL}};
+
 static const mf__expert_spelling W123 = {.weight = {"block_sparse_moe.experts.#.w1.weight",
                                                     "block_sparse_moe.experts.#.w3.weight",
                                                     "block_sparse_moe.experts.#.w2.weight"}};
 static const mf__expert_spelling W123_SWITCH = {.weight = {"block_sparse_moe.switch_mlp.gate_proj.weight",
                                                            "block_sparse_moe.switch_mlp.up_proj.weight",
                                                            "block_sparse_moe.switch_mlp.down_proj.weight"}};
-const mf__expert_spelling *const mf__expert_spellings_w123[] = {&W123, &W123_SWITCH, NULL};
+const mf__expert_spelling *const mf__expert_spellings_w123[] = {&W123, &W123_SWITCH, &FUSED, NULL};
 
 const char *const mf__zero_centred_norms[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
                                               ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",

@@ -16,9 +16,10 @@
  *   experts  H_POST, ROUTE_IDS -> PAIRS                           may run several times, as experts arrive
  *   combine  H_MID, PAIRS, ROUTE_SHARES, SHARED... -> HIDDEN
  *   ahead    HIDDEN -> AHEAD_IDS                                  the layer's router, run before its turn; NULL: none
+ *   early    H_MID -> AHEAD_IDS                                   the same, before the experts of the layer before it
  *   cache    HIDDEN -> keys and values                            what mix leaves behind, for rows that end there
  *
- * ahead and cache have no weights of their own: they are mix's.
+ * ahead, early and cache have no weights of their own: they are mix's.
  *
  * A dense layer has no experts and no shared graph; its combine is the whole feed-forward: H_MID, H_POST -> HIDDEN. */
 typedef struct mf__layer_kind {
@@ -26,7 +27,7 @@ typedef struct mf__layer_kind {
     mf__mixer mixer;
     bool dense, hashed;
     mf__graph *mix, *shared, *experts, *combine;
-    mf__graph *ahead;                  /* not among MF_LAYER_GRAPHS; NULL for dense layers */
+    mf__graph *ahead, *early;          /* not among MF_LAYER_GRAPHS; NULL for dense layers */
     mf__graph *cache;                  /* neither; NULL for layers with a recurrent state */
     int32_t k_cols, v_cols;            /* KV row widths; 0: keeps no KV */
     int32_t v_step;                    /* positions that share a V row */
@@ -92,7 +93,8 @@ struct mf__family {
     int32_t usual_ctx;
     int32_t n_usual_eos, usual_eos[2];
     mf__features has;
-    const char *act; /* what hidden_act may be, if there is one; NULL: silu */
+    const char *act;       /* what hidden_act may be, if there is one; NULL: silu */
+    const char *other_act; /* ... or this */
     /* text: the object that holds the hyper-parameters; what all families share is read already */
     mf_status (*configure)(const json_t *text, const char *where, mf__config *config, mf_error *err);
 
@@ -116,6 +118,8 @@ const mf__family *mf__family_guess(const mf__catalog *cat); /* by its tensors; N
 /* mlp.experts.#.gate_proj.weight; mlp.switch_mlp.gate_proj.weight; mlp.experts.gate_up_proj;
  * mlp.experts.#.gate_proj.weight_packed */
 extern const mf__expert_spelling *const mf__expert_spellings[];
+/* mlp.shared_experts, as DeepSeek-V3 and many after it have it */
+extern const mf__alias mf__aliases_of_deepseek[];
 /* block_sparse_moe.experts.#.w1.weight; block_sparse_moe.switch_mlp.gate_proj.weight */
 extern const mf__expert_spelling *const mf__expert_spellings_w123[];
 /* The norms that Qwen's hybrid models store as w - 1. */
@@ -136,6 +140,8 @@ const char *mf__mixer_name(mf__mixer mixer); /* "full" */
 mf_status mf__blueprint_build(const mf__config *config, mf__blueprint *out, mf_error *err);
 void mf__blueprint_free(mf__blueprint *bp);
 int64_t mf__blueprint_kv_bytes(const mf__blueprint *bp, mf__type kv_type); /* of one token, in all layers */
+/* State that evaluating the n-th token touches: the rows it sees, the keys of an index, recurrent state twice. */
+int64_t mf__blueprint_touched_bytes(const mf__blueprint *bp, mf__type kv_type, int64_t n);
 void mf__layer_graphs(const mf__layer_kind *kind, const mf__graph *out[MF_LAYER_GRAPHS]); /* NULL where absent */
 
 /* Between reading a config and building: lets the family see the tensors, of a checkpoint or of a native directory. */
@@ -144,6 +150,6 @@ void mf__config_look(mf__config *config, const mf__catalog *cat);
 extern const mf__family mf__qwen3_5_moe, mf__qwen3_next, mf__qwen3_moe, mf__deepseek_v3, mf__glm4_moe, mf__gpt_oss,
     mf__minimax_m2, mf__glm4_moe_lite, mf__mixtral, mf__olmoe, mf__qwen2_moe, mf__dots1, mf__hy_v3, mf__hunyuan_v1_moe,
     mf__ernie4_5_moe, mf__mistral4, mf__mimo_v2_flash, mf__gemma4, mf__minimax_m3_vl, mf__deepseek_v32, mf__glm_moe_dsa,
-    mf__deepseek_v4;
+    mf__deepseek_v4, mf__lfm2_moe;
 
 #endif

@@ -13,15 +13,18 @@ const char *mf__mixer_key(mf__mixer mixer) {
                                                    [MF_MIX_REUSED] = "deepseek_shared_attention",
                                                    [MF_MIX_BLOCKS] = "minimax_m3_sparse",
                                                    [MF_MIX_HEAVY] = "heavily_compressed_attention",
+                                                   [MF_MIX_CONV] = "conv",
                                                    [MF_MIX_SPARSE] = "compressed_sparse_attention"};
     return (unsigned)mixer < MF_MIX_COUNT ? keys[mixer] : "?";
 }
 
 const char *mf__mixer_name(mf__mixer mixer) {
     static const char *const names[MF_MIX_COUNT] = {
-        [MF_MIX_FULL] = "full",     [MF_MIX_LINEAR] = "linear",    [MF_MIX_SLIDING] = "sliding",
-        [MF_MIX_LATENT] = "latent", [MF_MIX_INDEXED] = "indexed",  [MF_MIX_REUSED] = "reused",
-        [MF_MIX_BLOCKS] = "blocks", [MF_MIX_HEAVY] = "compressed", [MF_MIX_SPARSE] = "compressed indexed"};
+        [MF_MIX_FULL] = "full",        [MF_MIX_LINEAR] = "linear",
+        [MF_MIX_SLIDING] = "sliding",  [MF_MIX_LATENT] = "latent",
+        [MF_MIX_INDEXED] = "indexed",  [MF_MIX_REUSED] = "reused",
+        [MF_MIX_BLOCKS] = "blocks",    [MF_MIX_HEAVY] = "compressed",
+        [MF_MIX_CONV] = "convolution", [MF_MIX_SPARSE] = "compressed indexed"};
     return (unsigned)mixer < MF_MIX_COUNT ? names[mixer] : "?";
 }
 
@@ -66,7 +69,8 @@ static void add(char *text, size_t size, const char *sep, const char *what) {
 }
 
 static void biases(const mf__features *f, char *text, size_t size) {
-    if (f->bias_qkv) add(text, size, ", ", f->bias_o ? "q k v o" : "q k v");
+    bool latent = f->mixers & (1u << MF_MIX_LATENT | 1u << MF_MIX_INDEXED | 1u << MF_MIX_REUSED);
+    if (f->bias_qkv) add(text, size, ", ", latent ? "q_a kv_a o" : f->bias_o ? "q k v o" : "q k v");
     if (f->route_bias) add(text, size, ", ", "router");
     if (f->expert_bias) add(text, size, ", ", "experts");
 }
@@ -113,6 +117,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
     static const char *const glus[] = {[MF_GLU_SILU] = "silu",
                                        [MF_GLU_GELU] = "gelu",
                                        [MF_GLU_LIMITED] = "limited silu",
+                                       [MF_GLU_PRODUCT] = "product",
                                        [MF_GLU_CLAMPED] = "clamped"};
     if (!size) return;
     text[0] = 0;
@@ -129,6 +134,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
     case COL_ROPE: add(text, size, "", f->interleaved ? "2i, 2i+1" : "i, i+n/2"); break;
     case COL_STRETCH:
         add(text, size, "", f->yarn ? "YaRN" : f->rope_alpha ? "larger base" : f->rope_part ? "first pairs only" : "");
+        if (f->rope_slow) add(text, size, ", ", "slower");
         break;
     case COL_ROUTER: router(f, text, size); break;
     case COL_SHARED: add(text, size, "", shared[f->shared]); break;

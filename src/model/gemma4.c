@@ -18,6 +18,10 @@ static mf_status refuse_variants(const json_t *text, const char *where, mf_error
     MF__TRY(mf__json_opt_int(text, where, "hidden_size_per_layer_input", 0, 1 << 20, 0, &per_layer, err));
     MF__TRY(mf__json_opt_int(text, where, "num_kv_shared_layers", 0, MF_MAX_LAYERS, 0, &shared, err));
     MF__TRY(mf__keys_want(text, where, "hidden_activation", "gelu_pytorch_tanh", err));
+    const char *both = json_string_value(json_object_get(text, "use_bidirectional_attention"));
+    if (both && !strcmp(both, "all"))
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s: use_bidirectional_attention is \"all\"; text is read causally",
+                        where);
     if (moe && !per_layer && !shared) return MF_OK;
     return mf__fail(err, MF_E_UNSUPPORTED,
                     "%s: of Gemma 4 the model with experts is supported (enable_moe_block true, no "
@@ -58,7 +62,8 @@ static mf_status heads(const json_t *text, const char *where, mf__config *c, mf_
     MF__TRY(mf__json_opt_int(text, where, "global_head_dim", 2, 4096, c->attn.head_dim, &dim, err));
     MF__TRY(mf__json_opt_int(text, where, "num_global_key_value_heads", 1, 4096, c->attn.n_kv_heads, &kv, err));
     MF__TRY(mf__json_opt_bool(text, where, "attention_k_eq_v", false, &c->attn.k_is_v, err));
-    c->attn.head_dim = (int32_t)dim, c->attn.n_kv_heads = (int32_t)kv;
+    c->attn.head_dim = (int32_t)dim;
+    if (c->attn.k_is_v) c->attn.n_kv_heads = (int32_t)kv; /* else they are as many as in the others */
     MF__TRY(per_layer(text, where, c, err));
     if (c->attn.n_heads % c->attn.n_kv_heads)
         return mf__fail(err, MF_E_FORMAT, "%s: %d query heads cannot share %d key/value heads in full layers", where,
@@ -105,6 +110,8 @@ const mf__family mf__gemma4 = {.name = "gemma4",
                                .usual_eos = {1, 106},
                                .act = "gelu_pytorch_tanh",
                                .has = {.mixers = 1u << MF_MIX_FULL | 1u << MF_MIX_SLIDING,
+                                       .bias_qkv = true,
+                                       .bias_o = true,
                                        .qk_norm = MF_QK_NORM_HEAD,
                                        .value_norm = true,
                                        .key_is_value = true,

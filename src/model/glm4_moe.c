@@ -14,7 +14,6 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
 }
 
 static const char *const TYPES[] = {"glm4_moe", NULL};
-static const mf__alias ALIASES[] = {{"mlp.shared_expert.", "mlp.shared_experts."}, {NULL, NULL}};
 
 const mf__family mf__glm4_moe = {.name = "glm4_moe",
                                  .models = "GLM-4.5, GLM-4.6, GLM-4.5-Air",
@@ -32,4 +31,4 @@ const mf__family mf__glm4_moe = {.name = "glm4_moe",
                                          .shared = MF_SHARED_PLAIN,
                                          .dense = true},
                                  .configure = configure,
-                                 .aliases = ALIASES};
+                                 .aliases = mf__aliases_of_deepseek};

@@ -9,13 +9,14 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
 }
 
 static const char *const TYPES[] = {"glm4_moe_lite", NULL};
-static const mf__alias ALIASES[] = {{"mlp.shared_expert.", "mlp.shared_experts."}, {NULL, NULL}};
 
 const mf__family mf__glm4_moe_lite = {.name = "glm4_moe_lite",
                                       .models = "GLM-4.7-Flash",
                                       .model_types = TYPES,
                                       .usual_ctx = 202752,
                                       .has = {.mixers = 1u << MF_MIX_LATENT,
+                                              .bias_qkv = true,
+                                              .bias_o = true,
                                               .interleaved = true,
                                               .yarn = true,
                                               .route = MF_ROUTE_SIGMOID,
@@ -24,5 +25,5 @@ const mf__family mf__glm4_moe_lite = {.name = "glm4_moe_lite",
                                               .shared = MF_SHARED_PLAIN,
                                               .dense = true},
                                       .configure = configure,
-                                      .aliases = ALIASES,
+                                      .aliases = mf__aliases_of_deepseek,
                                       .look = mf__look_latent};

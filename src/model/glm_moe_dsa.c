@@ -41,13 +41,14 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
 }
 
 static const char *const TYPES[] = {"glm_moe_dsa", NULL};
-static const mf__alias ALIASES[] = {{"mlp.shared_expert.", "mlp.shared_experts."}, {NULL, NULL}};
 
 const mf__family mf__glm_moe_dsa = {.name = "glm_moe_dsa",
                                     .models = "GLM-5, GLM-5.1",
                                     .model_types = TYPES,
                                     .usual_ctx = 202752,
                                     .has = {.mixers = 1u << MF_MIX_INDEXED | 1u << MF_MIX_REUSED,
+                                            .bias_qkv = true,
+                                            .bias_o = true,
                                             .interleaved = true,
                                             .yarn = true,
                                             .route = MF_ROUTE_SIGMOID,
@@ -56,5 +57,5 @@ const mf__family mf__glm_moe_dsa = {.name = "glm_moe_dsa",
                                             .shared = MF_SHARED_PLAIN,
                                             .dense = true},
                                     .configure = configure,
-                                    .aliases = ALIASES,
+                                    .aliases = mf__aliases_of_deepseek,
                                     .look = mf__look_latent};

@@ -5,13 +5,18 @@
 
 static mf_status configure(const json_t *text, const char *where, mf__config *c, mf_error *err) {
     static const char *const counts[] = {"num_shared_expert", "n_shared_experts", "num_shared_experts"};
-    bool said = false;
+    bool said = false, norm, mixed;
+    MF__TRY(mf__keys_want_bool(text, where, "use_cla", false, err));
+    MF__TRY(mf__json_opt_bool(text, where, "use_qk_norm", true, &norm, err));
+    MF__TRY(mf__json_opt_bool(text, where, "use_mixed_mlp_moe", true, &mixed, err));
+    if (!norm) c->has.qk_norm = MF_QK_NORM_NONE;
     MF__TRY(mf__keys_attention(text, where, 0, c, err));
     MF__TRY(mf__keys_rope(text, where, 1e4, 1, c, err));
     const char *width = json_object_get(text, "moe_intermediate_size") ? "moe_intermediate_size" : "intermediate_size";
     MF__TRY(mf__keys_moe(text, where, width, true, c, err));
     for (size_t i = 0; i < MF__COUNT(counts); i++) said = said || json_object_get(text, counts[i]);
     if (!said) c->moe.n_shared_inner = c->moe.n_inner;
+    if (!mixed) c->moe.n_shared_inner = 0;
     return MF_OK;
 }
 
@@ -27,6 +32,8 @@ const mf__family mf__hunyuan_v1_moe = {.name = "hunyuan_v1_moe",
                                        .model_types = TYPES,
                                        .usual_ctx = 32768,
                                        .has = {.mixers = 1u << MF_MIX_FULL,
+                                               .bias_qkv = true,
+                                               .bias_o = true,
                                                .qk_norm = MF_QK_NORM_HEAD,
                                                .qk_norm_last = true,
                                                .rope_alpha = true,

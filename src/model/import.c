@@ -9,7 +9,7 @@
 
 mf_status mf__import_open(const mf__catalog *cat, const mf__blueprint *bp, mf__import *out, mf_error *err) {
     const mf__config *c = &bp->config;
-    *out = (mf__import){.cat = cat, .bp = bp, .raw_norms = c->family->zero_centred_norms != NULL};
+    *out = (mf__import){.cat = cat, .bp = bp, .raw_norms = c->family->zero_centred_norms && !c->plain_norms};
     if (!c->family->raw_witness) return MF_OK;
     for (int32_t l = 0; l < c->n_layers; l++) {
         char name[MF_MAX_NAME], spelt[MF_MAX_NAME];
@@ -67,9 +67,31 @@ static mf_status regrouped(const mf__import *im, const mf__weight_info *w, const
     return MF_OK;
 }
 
+/* A bias beside a matrix, of which the graphs know nothing: leaving it out would give another model. Routers' apart,
+ * which may be the one that only chooses. */
+static bool has_other_bias(const mf__import *im, const char *name, const char *spelt, char bias[MF_MAX_NAME]) {
+    size_t n = strlen(spelt), end = strlen(".weight");
+    if (!mf__text_ends_with(spelt, ".weight") || mf__text_ends_with(spelt, "gate.weight")) return false;
+    snprintf(bias, MF_MAX_NAME, "%.*s.bias", (int)(n - end), spelt);
+    if (!mf__catalog_find(im->cat, bias)) return false;
+    for (int k = 0; k < im->bp->n_kinds; k++) {
+        const mf__graph *graphs[MF_LAYER_GRAPHS];
+        mf__layer_graphs(&im->bp->kinds[k], graphs);
+        for (int i = 0; i < MF_LAYER_GRAPHS; i++)
+            for (int w = 0; graphs[i] && w < graphs[i]->n_weights; w++) {
+                const char *known = graphs[i]->weights[w].name;
+                size_t stem = strlen(known) > 5 ? strlen(known) - 5 : 0;
+                if (mf__text_ends_with(known, ".bias") && strlen(name) > stem + 7 &&
+                    !strncmp(name + strlen(name) - stem - 7, known, stem))
+                    return false;
+            }
+    }
+    return true;
+}
+
 mf_status mf__import_trunk(const mf__import *im, const mf__weight_info *w, const char *name, mf__source *out,
                            bool *add_one, mf_error *err) {
-    char spelt[MF_MAX_NAME];
+    char spelt[MF_MAX_NAME], bias[MF_MAX_NAME];
     bool found;
     mf__tensor t;
     *add_one = is_zero_centred(im, name);
@@ -93,8 +115,13 @@ mf_status mf__import_trunk(const mf__import *im, const mf__weight_info *w, const
                         (long long)w->n_rows, (long long)w->n_cols);
     if (w->kind == MF_WEIGHT_MATRIX && !mf__type_is_matrix(t.type))
         return mf__fail(err, MF_E_UNSUPPORTED, "tensor %s is of type %s%s", spelt, mf__type_name(t.type),
-                        t.type == MF_TYPE_F8_E4M3 ? " and has no _scale_inv beside it, which says what it is worth"
+                        t.type == MF_TYPE_F8_E4M3 ? " and has no scales beside it, which says what it is worth"
                                                   : ", which a matrix cannot have");
+    if (w->kind == MF_WEIGHT_MATRIX && has_other_bias(im, name, spelt, bias))
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "tensor %s is in the checkpoint, but config.json does not say that there "
+                        "is a bias, or the family %s has none there",
+                        bias, im->bp->config.family->name);
     if (!mf__tensor_flatten(&t))
         return mf__fail(err, MF_E_UNSUPPORTED, "tensor %s is a stack of FP8 matrices with incomplete blocks", spelt);
     *out = mf__source_plain(&t);

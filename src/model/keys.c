@@ -31,13 +31,10 @@ mf_status mf__keys_attention(const json_t *text, const char *where, int32_t defa
 
 /* ---- rope ------------------------------------------------------------------------------------------------------- */
 
-static mf_status read_rope(const json_t *text, const char *where, double theta, double partial, const mf__config *c,
-                           mf__attn *attn, mf__rope *rope, mf_error *err) {
+static mf_status read_rope(const json_t *text, const char *where, double theta, double partial, mf__attn *attn,
+                           mf__rope *rope, mf_error *err) {
     const json_t *newer = json_object_get(text, "rope_parameters");
     MF__TRY(mf__rope_parse(text, where, theta, rope, err));
-    if (rope->yarn && !c->has.yarn)
-        return mf__fail(err, MF_E_UNSUPPORTED, "%s: rope scaling \"yarn\" is not supported by the family %s", where,
-                        c->family->name);
     MF__TRY(mf__json_opt_double(text, where, "partial_rotary_factor", 0, 1, partial, &partial, err));
     if (json_is_object(newer))
         MF__TRY(mf__json_opt_double(newer, where, "partial_rotary_factor", 0, 1, partial, &partial, err));
@@ -52,23 +49,34 @@ static mf_status read_rope(const json_t *text, const char *where, double theta, 
 
 mf_status mf__keys_rope(const json_t *text, const char *where, double default_theta, double default_partial,
                         mf__config *c, mf_error *err) {
-    return read_rope(text, where, default_theta, default_partial, c, &c->attn, &c->rope, err);
+    return read_rope(text, where, default_theta, default_partial, &c->attn, &c->rope, err);
 }
 
 mf_status mf__keys_rope_of(const json_t *text, const char *where, mf__mixer mixer, double default_theta,
                            double default_partial, mf__config *c, mf_error *err) {
     mf__attn *attn = mixer == MF_MIX_SLIDING ? &c->sliding : &c->attn;
     mf__rope *rope = mixer == MF_MIX_SLIDING ? &c->sliding_rope : &c->rope;
-    json_t *own = json_object_get(json_object_get(text, "rope_parameters"), mf__mixer_key(mixer));
-    if (!json_is_object(own)) return read_rope(text, where, default_theta, default_partial, c, attn, rope, err);
+    json_t *all = json_object_get(text, "rope_parameters"), *own = json_object_get(all, mf__mixer_key(mixer));
+    bool apart = json_is_object(json_object_get(all, mf__mixer_key(MF_MIX_FULL))) ||
+                 json_is_object(json_object_get(all, mf__mixer_key(MF_MIX_SLIDING)));
+    if (!apart) return read_rope(text, where, default_theta, default_partial, attn, rope, err);
     json_t *alone = json_copy((json_t *)text);
-    if (!alone || json_object_set(alone, "rope_parameters", own)) {
+    if (!alone || (own && json_object_set(alone, "rope_parameters", own))) {
         json_decref(alone);
         return mf__fail(err, MF_E_NOMEM, "no memory for a config");
     }
-    mf_status st = read_rope(alone, where, default_theta, default_partial, c, attn, rope, err);
+    if (!own) json_object_del(alone, "rope_parameters");
+    mf_status st = read_rope(alone, where, default_theta, default_partial, attn, rope, err);
     json_decref(alone);
     return st;
+}
+
+mf_status mf__keys_want_bool(const json_t *text, const char *where, const char *key, bool value, mf_error *err) {
+    bool found;
+    MF__TRY(mf__json_opt_bool(text, where, key, value, &found, err));
+    if (found == value) return MF_OK;
+    return mf__fail(err, MF_E_UNSUPPORTED, "%s: %s is %s, known is %s", where, key, found ? "true" : "false",
+                    value ? "true" : "false");
 }
 
 mf_status mf__keys_want(const json_t *text, const char *where, const char *key, const char *value, mf_error *err) {
@@ -209,6 +217,9 @@ mf_status mf__keys_first_dense(const json_t *text, const char *where, mf__config
     const json_t *types = json_object_get(text, "mlp_layer_types"), *freq = json_object_get(text, "moe_layer_freq");
     int64_t n, inner;
     bool any = false;
+    if (json_is_integer(freq) && json_integer_value(freq) != 1)
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s: moe_layer_freq is %lld, known are 1 and a list", where,
+                        (long long)json_integer_value(freq));
     MF__TRY(mf__json_opt_int(text, where, "first_k_dense_replace", 0, MF_MAX_LAYERS, 0, &n, err));
     for (int32_t l = 0; l < c->n_layers; l++) c->dense[l] = l < n;
     if (types && !json_is_null(types))
@@ -273,23 +284,19 @@ mf_status mf__keys_window(const json_t *text, const char *where, mf__config *c, 
 
 /* ---- latent attention ------------------------------------------------------------------------------------------- */
 
-static mf_status refuse_variants(const json_t *text, const char *where, mf_error *err) {
-    int64_t freq;
-    bool bias;
+/* What DeepSeek-V3 may say of its router. */
+static mf_status want_router(const json_t *text, const char *where, const mf__config *c, mf_error *err) {
+    if (c->has.route == MF_ROUTE_SOFTMAX) return mf__keys_want(text, where, "scoring_func", "softmax", err);
     MF__TRY(mf__keys_want(text, where, "scoring_func", "sigmoid", err));
-    MF__TRY(mf__keys_want(text, where, "topk_method", "noaux_tc", err));
-    MF__TRY(mf__json_opt_bool(text, where, "attention_bias", false, &bias, err));
-    MF__TRY(mf__json_opt_int(text, where, "moe_layer_freq", 1, MF_MAX_LAYERS, 1, &freq, err));
-    if (bias) return mf__fail(err, MF_E_UNSUPPORTED, "%s: attention_bias true is not supported by this family", where);
-    if (freq != 1)
-        return mf__fail(err, MF_E_UNSUPPORTED, "%s: moe_layer_freq is %lld, this family knows 1", where,
-                        (long long)freq);
-    return MF_OK;
+    return mf__keys_want(text, where, "topk_method", "noaux_tc", err);
 }
 
 mf_status mf__keys_latent(const json_t *text, const char *where, double default_theta, mf__config *c, mf_error *err) {
     int64_t heads, rank = 1536, latent, nope, rot, v_dim;
-    MF__TRY(refuse_variants(text, where, err));
+    bool bias;
+    MF__TRY(want_router(text, where, c, err));
+    MF__TRY(mf__json_opt_bool(text, where, "attention_bias", false, &bias, err));
+    c->has.bias_qkv = c->has.bias_o = bias;
     MF__TRY(mf__json_get_int(text, where, "num_attention_heads", 1, 4096, &heads, err));
     if (json_object_get(text, "q_lora_rank")) /* null means none; absent, the published models' value */
         MF__TRY(mf__json_opt_int(text, where, "q_lora_rank", 1, 1 << 20, 0, &rank, err));
@@ -313,9 +320,10 @@ mf_status mf__keys_latent(const json_t *text, const char *where, double default_
 
 mf_status mf__keys_index(const json_t *text, const char *where, bool interleaved, mf__config *c, mf_error *err) {
     int64_t heads, dim, top_k;
+    MF__TRY(mf__json_opt_bool(text, where, "indexer_rope_interleave", interleaved, &interleaved, err));
     MF__TRY(mf__json_get_int(text, where, "index_n_heads", 1, 4096, &heads, err));
     MF__TRY(mf__json_get_int(text, where, "index_head_dim", 2, 4096, &dim, err));
-    MF__TRY(mf__json_get_int(text, where, "index_topk", 1, 1 << 20, &top_k, err));
+    MF__TRY(mf__json_get_int(text, where, "index_topk", 1, MF_MAX_PICKS, &top_k, err));
     if (!c->mla.n_q_rank || dim < c->mla.n_rope)
         return mf__fail(err, MF_E_UNSUPPORTED,
                         "%s: an index with heads of %lld channels needs q_lora_rank, and qk_rope_head_dim (%d) of at "

@@ -27,6 +27,7 @@ mf_status mf__keys_moe(const json_t *text, const char *where, const char *width_
 
 /* A key that may be absent but, if there, must have this value. */
 mf_status mf__keys_want(const json_t *text, const char *where, const char *key, const char *value, mf_error *err);
+mf_status mf__keys_want_bool(const json_t *text, const char *where, const char *key, bool value, mf_error *err);
 
 /* linear_num_key_heads and the other keys of Gated DeltaNet. */
 mf_status mf__keys_delta(const json_t *text, const char *where, mf__config *c, mf_error *err);

@@ -10,8 +10,8 @@ static mf_status index_key(const json_t *text, const char *where, const char *ke
                            int32_t *out, mf_error *err) {
     const json_t *inner = json_object_get(text, "sparse_attention_config");
     int64_t v = usual;
-    if (json_is_object(inner)) MF__TRY(mf__json_opt_int(inner, where, older, 0, 1 << 20, usual, &v, err));
-    MF__TRY(mf__json_opt_int(text, where, key, 0, 1 << 20, v, &v, err));
+    if (json_is_object(inner)) MF__TRY(mf__json_opt_int(inner, where, older, 0, MF_MAX_PICKS, usual, &v, err));
+    MF__TRY(mf__json_opt_int(text, where, key, 0, MF_MAX_PICKS, v, &v, err));
     *out = (int32_t)v;
     return MF_OK;
 }
@@ -37,8 +37,9 @@ static mf_status index_keys(const json_t *text, const char *where, mf__config *c
     MF__TRY(index_key(text, where, "index_block_size", "sparse_block_size", 128, &c->index.block, err));
     MF__TRY(index_key(text, where, "index_topk_blocks", "sparse_topk_blocks", 16, &c->index.top_k, err));
     MF__TRY(index_key(text, where, "index_local_blocks", "sparse_local_block", 1, &c->index.local, err));
-    if (c->index.n_heads < 1 || c->attn.n_kv_heads % c->index.n_heads || c->index.dim < c->attn.n_rot ||
-        c->index.block < 2 || c->index.top_k < 1 || c->index.local > c->index.top_k)
+    if (c->index.n_heads < 1 || c->attn.n_heads % c->index.n_heads ||
+        (c->attn.n_kv_heads % c->index.n_heads && c->index.n_heads % c->attn.n_kv_heads) ||
+        c->index.dim < c->attn.n_rot || c->index.block < 2 || c->index.top_k < 1 || c->index.local > c->index.top_k)
         return mf__fail(err, MF_E_UNSUPPORTED,
                         "%s: an index with %d heads of %d channels, for %d key/value heads that turn %d; the best %d "
                         "(the newest %d among them) of blocks of %d rows",
@@ -50,6 +51,9 @@ static mf_status index_keys(const json_t *text, const char *where, mf__config *c
 static mf_status configure(const json_t *text, const char *where, mf__config *c, mf_error *err) {
     int64_t rotary, shared, dense;
     double alpha, limit;
+    MF__TRY(mf__keys_want(text, where, "scoring_func", "sigmoid", err));
+    MF__TRY(mf__keys_want_bool(text, where, "use_qk_norm", true, err));
+    MF__TRY(mf__keys_want_bool(text, where, "use_routing_bias", true, err));
     MF__TRY(mf__keys_attention(text, where, 128, c, err));
     MF__TRY(mf__json_opt_int(text, where, "rotary_dim", 1, c->attn.head_dim, c->attn.head_dim / 2, &rotary, err));
     MF__TRY(mf__keys_rope(text, where, 5e6, (double)rotary / c->attn.head_dim, c, err));
@@ -97,20 +101,10 @@ static const mf__regroup REGROUPS[] = {
 };
 static const char *const NORMS[] = {"layernorm.weight", "_norm.weight", "model.norm.weight", NULL};
 
-static const mf__expert_spelling EACH = {.weight = {"block_sparse_moe.experts.#.w1.weight",
-                                                    "block_sparse_moe.experts.#.w3.weight",
-                                                    "block_sparse_moe.experts.#.w2.weight"}};
-static const mf__expert_spelling FUSED = {
-    .weight = {"mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
-    .fuse = MF_FUSE_HALVES};
-static const mf__expert_spelling SWITCH = {.weight = {"block_sparse_moe.switch_mlp.gate_proj.weight",
-                                                      "block_sparse_moe.switch_mlp.up_proj.weight",
-                                                      "block_sparse_moe.switch_mlp.down_proj.weight"}};
-static const mf__expert_spelling *const EXPERTS[] = {&EACH, &FUSED, &SWITCH, NULL};
-
 const mf__family mf__minimax_m3_vl = {.name = "minimax_m3_vl",
                                       .models = "MiniMax-M3",
                                       .model_types = TYPES,
+                                      .other_act = "swigluoai",
                                       .usual_ctx = 196608,
                                       .n_usual_eos = 1,
                                       .usual_eos = {200020},
@@ -125,5 +119,5 @@ const mf__family mf__minimax_m3_vl = {.name = "minimax_m3_vl",
                                       .configure = configure,
                                       .aliases = ALIASES,
                                       .regroups = REGROUPS,
-                                      .experts = EXPERTS,
+                                      .experts = mf__expert_spellings_w123,
                                       .zero_centred_norms = NORMS};

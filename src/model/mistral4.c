@@ -19,7 +19,6 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
 }
 
 static const char *const TYPES[] = {"mistral4", NULL};
-static const mf__alias ALIASES[] = {{"mlp.shared_expert.", "mlp.shared_experts."}, {NULL, NULL}};
 
 const mf__family mf__mistral4 = {.name = "mistral4",
                                  .models = "Mistral-Small-4-119B",
@@ -27,6 +26,8 @@ const mf__family mf__mistral4 = {.name = "mistral4",
                                  .usual_ctx = 262144,
                                  .has = {.mixers = 1u << MF_MIX_LATENT,
                                          .grow = true,
+                                         .bias_qkv = true,
+                                         .bias_o = true,
                                          .interleaved = true,
                                          .yarn = true,
                                          .route = MF_ROUTE_SOFTMAX,
@@ -34,5 +35,5 @@ const mf__family mf__mistral4 = {.name = "mistral4",
                                          .shared = MF_SHARED_PLAIN,
                                          .dense = true},
                                  .configure = configure,
-                                 .aliases = ALIASES,
+                                 .aliases = mf__aliases_of_deepseek,
                                  .look = mf__look_latent};

@@ -6,6 +6,7 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
     const json_t *window = json_object_get(text, "sliding_window");
     MF__TRY(mf__keys_attention(text, where, 0, c, err));
     MF__TRY(mf__keys_rope(text, where, 1e6, 1, c, err));
+    MF__TRY(mf__json_opt_bool(text, where, "rope_interleave", false, &c->has.interleaved, err)); /* of GGUF files */
     MF__TRY(mf__keys_moe(text, where, "intermediate_size", true, c, err));
     for (int32_t l = 0; l < c->n_layers; l++)
         c->mixer[l] = window && !json_is_null(window) ? MF_MIX_SLIDING : MF_MIX_FULL;

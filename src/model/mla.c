@@ -20,7 +20,8 @@ static mf__act queries(mf__graph *g, const mf__config *c, mf__normed x, mf__act 
         return mf__g_project(g, x, mf__g_matrix(g, "self_attn.q_proj.weight", rows, hidden), MF_NO_WEIGHT, "q_proj");
     mf__w wa = mf__g_matrix(g, "self_attn.q_a_proj.weight", rank, hidden);
     mf__w wb = mf__g_matrix(g, "self_attn.q_b_proj.weight", rows, rank);
-    mf__act a = mf__g_project(g, x, wa, MF_NO_WEIGHT, "q_a_proj");
+    mf__w ba = c->has.bias_qkv ? mf__g_vector(g, "self_attn.q_a_proj.bias", 1, rank) : MF_NO_WEIGHT;
+    mf__act a = mf__g_project(g, x, wa, ba, "q_a_proj");
     mf__g_part_norm(g, a, mf__g_vector(g, "self_attn.q_a_layernorm.weight", 1, rank), rank, c->mla.eps, "q_a_norm");
     *from = a;
     return mf__g_matmul(g, a, wb, MF_NO_WEIGHT, "q_b_proj");
@@ -43,8 +44,10 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
     int32_t heads = c->attn.n_heads, latent = c->mla.n_latent, nope = c->mla.n_nope, rot = c->mla.n_rope;
     int64_t hidden = c->n_hidden;
     mf__w w_kv = mf__g_matrix(g, "self_attn.kv_a_proj_with_mqa.weight", latent + rot, hidden);
+    mf__w b_kv = c->has.bias_qkv ? mf__g_vector(g, "self_attn.kv_a_proj_with_mqa.bias", 1, latent + rot) : MF_NO_WEIGHT;
     mf__w w_norm = mf__g_vector(g, "self_attn.kv_a_layernorm.weight", 1, latent);
     mf__w w_o = mf__g_matrix(g, "self_attn.o_proj.weight", hidden, (int64_t)heads * c->mla.v_dim);
+    mf__w b_o = c->has.bias_o ? mf__g_vector(g, "self_attn.o_proj.bias", 1, hidden) : MF_NO_WEIGHT;
     mf__w freq = mf__rope_table(g, &c->rope, rot);
     mf__op_params rope = {.rope = {.n_heads = heads,
                                    .head_dim = nope + rot,
@@ -63,7 +66,7 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
     mf__act q_latent, q = queries(g, c, x, &q_latent), kv_latent, k_pe;
     mf__g_rope(g, q, freq, rope, "q_rope");
     mf__part_grow(g, c, q);
-    mf__g_split(g, mf__g_project(g, x, w_kv, MF_NO_WEIGHT, "kv_a_proj"), latent, &kv_latent, &k_pe, "latent | k_pe");
+    mf__g_split(g, mf__g_project(g, x, w_kv, b_kv, "kv_a_proj"), latent, &kv_latent, &k_pe, "latent | k_pe");
     mf__g_part_norm(g, kv_latent, w_norm, latent, c->mla.eps, "kv_a_norm");
     rope.rope.n_heads = 1, rope.rope.head_dim = rot, rope.rope.offset = 0;
     mf__g_rope(g, k_pe, freq, rope, "k_rope");
@@ -75,5 +78,5 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
     mf__act o = attend(g, c, q, mla);
     if (mixer != MF_MIX_LATENT) mf__g_mla_pick(g, o, picks);
     if (mixer == MF_MIX_INDEXED) mf__g_export(g, picks.id, MF_PORT_PICKS);
-    return mf__g_matmul(g, o, w_o, MF_NO_WEIGHT, "o_proj");
+    return mf__g_matmul(g, o, w_o, b_o, "o_proj");
 }

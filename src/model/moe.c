@@ -4,8 +4,9 @@
 
 #include "model/parts.h"
 
+/* The choice, as c->has says; its logits too, where they are wanted. */
 static void route(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed, mf__ids *ids,
-                  mf__shares *shares) {
+                  mf__shares *shares, mf__port scores) {
     int64_t n = c->moe.n_experts;
     mf__op_params params = {.route = {.kind = c->has.route,
                                       .n_experts = c->moe.n_experts,
@@ -13,6 +14,7 @@ static void route(mf__graph *g, const mf__config *c, mf__residual h, mf__normed 
                                       .n_groups = c->moe.n_groups,
                                       .top_groups = c->moe.top_groups,
                                       .renorm = c->moe.renorm,
+                                      .eps = c->moe.eps,
                                       .scale = (float)c->moe.scale}};
     mf__op_params scale = {.map = {.kind = MF_MAP_SCALE, .a = (float)(1 / sqrt(c->n_hidden))}};
     if (c->has.route_apart) x = mf__g_norm(g, h, mf__g_vector(g, "router.scale", 1, c->n_hidden), c->eps);
@@ -25,6 +27,7 @@ static void route(mf__graph *g, const mf__config *c, mf__residual h, mf__normed 
         mf__g_map(g, logits.id, MF_NO_WEIGHT, scale, "router_scale");
         factors = mf__g_vector(g, "router.per_expert_scale", 1, n);
     }
+    if (c->moe.scores) mf__g_export(g, logits.id, scores);
     if (hashed) { /* a table has the experts of every token */
         mf__w table = mf__g_vector(g, "mlp.gate.tid2eid", c->n_vocab, c->moe.table_k);
         mf__act given = {mf__g_embed(g, mf__g_in_tokens(g), table).id}, rest;
@@ -46,25 +49,26 @@ mf__normed mf__part_post_norm(mf__graph *g, const mf__config *c, mf__residual h)
 void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed) {
     mf__ids ids;
     mf__shares shares;
-    route(g, c, h, x, hashed, &ids, &shares);
+    route(g, c, h, x, hashed, &ids, &shares, MF_PORT_ROUTE_SCORES);
     mf__g_export(g, ids.id, MF_PORT_ROUTE_IDS);
     mf__g_export(g, shares.id, MF_PORT_ROUTE_SHARES);
 }
 
 /* A layer's router on the residual as an earlier layer left it: the layer's own attention changes it little, so most
  * of the experts it will choose are known before its turn. */
-mf_status mf__part_ahead(const mf__config *c, mf__graph **out, mf_error *err) {
-    MF__TRY(mf__graph_create("ahead", out, err));
+mf_status mf__part_ahead(const mf__config *c, mf__port of, mf__graph **out, mf_error *err) {
+    MF__TRY(mf__graph_create(of == MF_PORT_HIDDEN ? "ahead" : "early", out, err));
     mf__graph *g = *out;
-    mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, mf__config_wide(c));
+    mf__residual h = mf__g_in_residual(g, of, mf__config_wide(c));
     mf__ids ids;
     mf__shares shares;
     mf__normed x = {-1};
     mf__act unused;
     if (c->has.streams) h = mf__part_streams_read(g, c, h, "hc_ffn", &unused);
     if (!c->has.route_apart) x = mf__part_post_norm(g, c, h);
-    route(g, c, h, x, false, &ids, &shares);
+    route(g, c, h, x, false, &ids, &shares, MF_PORT_AHEAD_SCORES);
     mf__g_export(g, ids.id, MF_PORT_AHEAD_IDS);
+    if (c->moe.scores) mf__g_export(g, shares.id, MF_PORT_AHEAD_SHARES);
     return mf__graph_finish(g, err);
 }
 

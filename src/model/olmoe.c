@@ -13,10 +13,14 @@ static mf_status configure(const json_t *text, const char *where, mf__config *c,
 
 static const char *const TYPES[] = {"olmoe", NULL};
 
-const mf__family mf__olmoe = {
-    .name = "olmoe",
-    .models = "OLMoE-1B-7B",
-    .model_types = TYPES,
-    .usual_ctx = 4096,
-    .has = {.mixers = 1u << MF_MIX_FULL, .qk_norm = MF_QK_NORM_JOINT, .clip = true, .route = MF_ROUTE_SOFTMAX},
-    .configure = configure};
+const mf__family mf__olmoe = {.name = "olmoe",
+                              .models = "OLMoE-1B-7B",
+                              .model_types = TYPES,
+                              .usual_ctx = 4096,
+                              .has = {.mixers = 1u << MF_MIX_FULL,
+                                      .bias_qkv = true,
+                                      .bias_o = true,
+                                      .qk_norm = MF_QK_NORM_JOINT,
+                                      .clip = true,
+                                      .route = MF_ROUTE_SOFTMAX},
+                              .configure = configure};

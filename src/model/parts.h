@@ -35,6 +35,9 @@ mf__residual mf__part_streams_read(mf__graph *g, const mf__config *c, mf__residu
 /* deltanet.c: x -> Gated DeltaNet */
 mf__act mf__part_delta_net(mf__graph *g, const mf__config *c, mf__normed x);
 
+/* short_conv.c: x -> a gated convolution */
+mf__act mf__part_short_conv(mf__graph *g, const mf__config *c, mf__normed x);
+
 /* mla.c: x -> multi-head latent attention, over all rows or picked ones */
 mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x);
 
@@ -42,7 +45,8 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
  * second half */
 void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed);
 mf__normed mf__part_post_norm(mf__graph *g, const mf__config *c, mf__residual h);
-mf_status mf__part_ahead(const mf__config *c, mf__graph **out, mf_error *err);
+/* of: the residual that the router is applied to, HIDDEN or H_MID of the layer before */
+mf_status mf__part_ahead(const mf__config *c, mf__port of, mf__graph **out, mf_error *err);
 mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_experts(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_combine(const mf__config *c, mf__graph **out, mf_error *err);

@@ -20,14 +20,28 @@ static mf_status parse_type(const json_t *rp, const char *where, mf__rope *r, mf
     if (!type || json_is_null(type)) return MF_OK;
     const char *name = json_is_string(type) ? json_string_value(type) : "(not a string)";
     r->yarn = !strcmp(name, "yarn");
+    r->linear = !strcmp(name, "linear");
+    r->llama3 = !strcmp(name, "llama3");
     if (!strcmp(name, "dynamic")) MF__TRY(mf__json_opt_double(rp, where, "alpha", 1, 1e12, 0, &r->alpha, err));
     if (!strcmp(name, "proportional"))
         MF__TRY(mf__json_opt_double(rp, where, "partial_rotary_factor", 1e-3, 1, 1, &r->part, err));
-    if (r->yarn || r->alpha > 0 || r->part > 0 || !strcmp(name, "default")) return MF_OK;
+    if (r->linear || r->llama3 || r->part > 0)
+        MF__TRY(mf__json_opt_double(rp, where, "factor", 1e-6, 1e6, 1, &r->factor, err));
+    if (r->yarn || r->linear || r->llama3 || r->alpha > 0 || r->part > 0 || !strcmp(name, "default")) return MF_OK;
     return mf__fail(err, MF_E_UNSUPPORTED,
-                    "%s: rope type \"%s\" is not supported (supported: default, yarn, proportional, dynamic with an "
-                    "alpha)",
+                    "%s: rope type \"%s\" is not supported (supported: default, linear, llama3, yarn, proportional, "
+                    "dynamic with an alpha)",
                     where, name);
+}
+
+static mf_status parse_llama3(const json_t *rp, const char *where, mf__rope *r, mf_error *err) {
+    MF__TRY(mf__json_opt_double(rp, where, "low_freq_factor", 1e-6, 1e6, 1, &r->low_freq, err));
+    MF__TRY(mf__json_opt_double(rp, where, "high_freq_factor", 1e-6, 1e6, 4, &r->high_freq, err));
+    MF__TRY(
+        mf__json_opt_double(rp, where, "original_max_position_embeddings", 1, MAX_CTX, 8192, &r->original_ctx, err));
+    if (r->high_freq > r->low_freq) return MF_OK;
+    return mf__fail(err, MF_E_FORMAT, "%s: high_freq_factor %g must be above low_freq_factor %g", where, r->high_freq,
+                    r->low_freq);
 }
 
 static mf_status parse_yarn(const json_t *text, const json_t *rp, const char *where, mf__rope *r, mf_error *err) {
@@ -59,7 +73,13 @@ mf_status mf__rope_parse(const json_t *text, const char *where, double theta, mf
     if (!json_is_object(rp))
         return mf__fail(err, MF_E_FORMAT, "%s: rope_scaling is %s, expected an object", where, mf__json_type_name(rp));
     MF__TRY(mf__json_opt_double(rp, where, "rope_theta", 1, 1e12, out->theta, &out->theta, err));
+    if (json_is_object(json_object_get(rp, "full_attention")) || json_is_object(json_object_get(rp, "main")))
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "%s: rope_parameters differ between kinds of layers, which this family "
+                        "does not have",
+                        where);
     MF__TRY(parse_type(rp, where, out, err));
+    if (out->llama3) return parse_llama3(rp, where, out, err);
     return out->yarn ? parse_yarn(text, rp, where, out, err) : MF_OK;
 }
 
@@ -81,6 +101,13 @@ static double correction_dim(const mf__rope *rope, int32_t n_rot, double r) {
     return n_rot * log(rope->original_ctx / (r * 2 * PI)) / (2 * log(rope->theta));
 }
 
+/* llama3: by how often a channel turns within the original context. */
+static double slowed(const mf__rope *r, double f) {
+    double turns = r->original_ctx * f / (2 * PI), mix = (turns - r->low_freq) / (r->high_freq - r->low_freq);
+    mix = fmin(fmax(mix, 0), 1);
+    return (1 - mix) * f / r->factor + mix * f;
+}
+
 void mf__rope_frequencies(const mf__rope *rope, int32_t n_rot, float *inv_freq) {
     double low = 0, high = 0;
     if (rope->yarn) {
@@ -94,12 +121,14 @@ void mf__rope_frequencies(const mf__rope *rope, int32_t n_rot, float *inv_freq) 
         if (high > n_rot - 1) high = n_rot - 1;
         if (low == high) high += 0.001; /* beta_fast == beta_slow on a whole channel: a step, not a division by 0 */
     }
-    double base = rope->theta;
+    double base = rope->theta, factor = rope->factor > 0 ? rope->factor : 1;
     if (rope->alpha > 0 && n_rot > 2) base *= pow(rope->alpha, n_rot / (n_rot - 2.0));
     for (int32_t i = 0; i < n_rot / 2; i++) {
         double f = pow(base, -2.0 * i / n_rot);
         double ramp = rope->yarn ? fmin(fmax((i - low) / (high - low), 0), 1) : 0;
         if (rope->part > 0 && i >= (int32_t)(rope->part * n_rot / 2)) f = 0;
+        if (rope->linear || rope->part > 0) f /= factor;
+        if (rope->llama3) f = slowed(rope, f);
         inv_freq[i] = (float)(f * (1 - ramp) + (rope->yarn ? f / rope->factor : f) * ramp);
     }
 }

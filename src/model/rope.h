@@ -1,6 +1,6 @@
 /* Rotary positions: what a config says about them, and the tables that follow from it. Plain rope, perhaps with a base
- * made larger; and YaRN, which keeps the fast channels as they were trained, slows the slow ones down by `factor`, and
- * ramps in between. */
+ * made larger; linear, which slows all channels down by `factor`; YaRN and llama3, which keep the fast channels as they
+ * were trained, slow the slow ones down, and ramp in between, by channel or by wavelength. */
 #ifndef MF_MODEL_ROPE_H
 #define MF_MODEL_ROPE_H
 
@@ -15,8 +15,11 @@ typedef struct mf__rope {
     double theta;
     double alpha; /* the base is theta * alpha^(n/(n-2)), n the channels that turn; 0: theta */
     double part;  /* of a whole head only this part of the pairs turns; 0: all */
-    bool yarn;    /* the rest is for YaRN only */
-    double factor;
+    bool linear, llama3, yarn;
+    double factor;              /* of all three, and of part; 0: 1 */
+    double low_freq, high_freq; /* llama3: turns within the original context below and above which channels are slow
+                                   and fast */
+    /* the rest is for YaRN only, but for original_ctx */
     double original_ctx; /* positions the model was trained with */
     double beta_fast, beta_slow;
     double mscale, mscale_all_dim; /* 0: not given */

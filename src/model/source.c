@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "quant/affine.h"
+#include "quant/half.h"
 
 mf__source mf__source_plain(const mf__tensor *stored) {
     return (mf__source){.stored = *stored, .n_rows = stored->n_rows, .n_cols = stored->n_cols, .step = 1};
@@ -56,6 +57,21 @@ void mf__source_row_f32(const mf__source *s, int64_t row, float *out) {
     for (int64_t i = 0; i < s->n_cols; i++) out[i] = element(&s->stored, i, at);
 }
 
+mf__type mf__source_scale_type(const mf__tensor *t) {
+    return t->type == MF_TYPE_F8_BLOCK && t->scale_type == MF_TYPE_U8 ? MF_TYPE_BF16 : t->scale_type;
+}
+
+static void copy_scales(const mf__tensor *t, const uint8_t *from, int64_t bytes, uint8_t *to) {
+    if (mf__source_scale_type(t) == t->scale_type) {
+        memcpy(to, from, (size_t)bytes);
+        return;
+    }
+    for (int64_t i = 0; i < bytes; i++) {
+        uint16_t h = mf__e8m0_to_bf16(from[i]);
+        memcpy(to + 2 * i, &h, sizeof h);
+    }
+}
+
 void mf__source_row_copy(const mf__source *s, int64_t row, void *data, void *scales, void *biases) {
     const mf__tensor *t = &s->stored;
     int64_t at = index_of(s, row), bytes = mf__tensor_row_bytes(t);
@@ -76,7 +92,7 @@ void mf__source_row_copy(const mf__source *s, int64_t row, void *data, void *sca
     memcpy(data, (const uint8_t *)t->data + at * bytes, (size_t)bytes);
     if (!scale_bytes) return;
     const uint8_t *from = (const uint8_t *)t->scales + mf__tensor_scale_row(t, at) * scale_bytes;
-    if (scales) memcpy(scales, from, (size_t)scale_bytes);
+    if (scales) copy_scales(t, from, scale_bytes, scales);
     if (!bias_bytes) return;
     if (t->biases)
         memcpy(biases, (const uint8_t *)t->biases + at * bias_bytes, (size_t)bias_bytes);

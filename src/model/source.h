@@ -25,6 +25,9 @@ mf__source mf__source_plain(const mf__tensor *stored);
 bool mf__source_is_plain(const mf__source *s); /* all rows in the stored order: its bytes can be copied whole */
 int64_t mf__source_bytes(const mf__source *s); /* of the rows it takes, as stored */
 
+/* Of what a row's copy has for scales: as stored, but BF16 in place of E8M0 beside FP8. */
+mf__type mf__source_scale_type(const mf__tensor *stored);
+
 /* One row decoded; or as stored, its scales and biases (if the type has them) apart. Biases that the stored matrix
  * leaves out are written out; the scales of a row are those of its block, and scales may be NULL. */
 void mf__source_row_f32(const mf__source *s, int64_t row, float *out);

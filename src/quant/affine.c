@@ -94,6 +94,7 @@ float mf__affine_scale(const void *base, mf__type type, int64_t i) {
         memcpy(&f, (const uint8_t *)base + 4 * i, sizeof f);
         return f;
     }
+    if (type == MF_TYPE_U8) return mf__bf16_to_f32(mf__e8m0_to_bf16(((const uint8_t *)base)[i]));
     memcpy(&h, (const uint8_t *)base + 2 * i, sizeof h);
     return type == MF_TYPE_BF16 ? mf__bf16_to_f32(h) : mf__f16_to_f32(h);
 }

@@ -38,7 +38,8 @@ void mf__affine_error(const float *x, const float *y, int n, float *error, float
  * exact, since it is a power of two (unless the scale is within a factor of 128 of the type's largest value). */
 void mf__affine_centre(const void *scales, mf__type scale_type, int64_t n, int bits, void *biases);
 
-float mf__affine_scale(const void *scales, mf__type scale_type, int64_t i); /* element i; any alignment */
+/* Element i; any alignment. U8, which checkpoints with FP8 may have, is E8M0. */
+float mf__affine_scale(const void *scales, mf__type scale_type, int64_t i);
 void mf__affine_scale_set(void *scales, mf__type scale_type, int64_t i, float f);
 
 /* The raw codes of one row, and back. n_cols is a multiple of 8. */

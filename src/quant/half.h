@@ -50,6 +50,11 @@ static inline float mf__f8_e4m3_to_f32(uint8_t b) {
     return mf__half_signed(mf__half_value(a << 20, 120), sign | (a == 0x7f ? 0x7fc00000u : 0));
 }
 
+/* E8M0, a power of two: 2^(e - 127); 255 is a NaN. Exact. */
+static inline uint16_t mf__e8m0_to_bf16(uint8_t e) {
+    return e == 0 ? 0x0040 : e == 255 ? 0x7fc0 : (uint16_t)(e << 7);
+}
+
 uint16_t mf__f32_to_f16(float f);
 
 #endif

@@ -22,6 +22,7 @@ const char *mf__type_name(mf__type type) {
 }
 
 bool mf__type_parse(const char *name, mf__type *out) {
+    if (!strcmp(name, "F8_E8M0")) name = "U8"; /* of scales alone, which are told by their place */
     for (int i = 0; i < MF_TYPE_COUNT; i++) {
         if (mf__type_has_scales((mf__type)i) || mf__type_is_block((mf__type)i) || strcmp(name, types[i].name) != 0)
             continue;

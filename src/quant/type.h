@@ -47,7 +47,7 @@ typedef enum mf__type {
 } mf__type;
 
 const char *mf__type_name(mf__type type);
-bool mf__type_parse(const char *name, mf__type *out); /* false for unknown names and for types with scales */
+bool mf__type_parse(const char *name, mf__type *out); /* false for unknown names and types with scales; F8_E8M0: U8 */
 int mf__type_bits(mf__type type);                     /* 0 for AFFINE */
 bool mf__type_is_float(mf__type type);                /* F32, F16, BF16: what a backend reads directly */
 bool mf__type_has_scales(mf__type type);              /* AFFINE, MXFP4, F8_BLOCK: more than one piece */
@@ -70,7 +70,7 @@ typedef struct mf__tensor {
     int bits;            /* 2, 3, 4, 5, 6, 8; MXFP4: 4; F8_BLOCK: 8 */
     int group;           /* 32, 64, 128; MXFP4: 32; F8_BLOCK: columns of a block, the last of which may be cut off */
     int block_rows;      /* F8_BLOCK: rows of a block, the last of which may be cut off; else 0 */
-    mf__type scale_type; /* F32, F16, BF16: of scales and biases; MXFP4: U8 */
+    mf__type scale_type; /* F32, F16, BF16: of scales and biases; MXFP4, and F8_BLOCK in some checkpoints: U8 (E8M0) */
     const void *scales;  /* [n_planes][scale rows][n_cols / group, rounded up] */
     const void *biases;  /* AFFINE: as scales, or NULL: -2^(bits - 1) * scale, which centres the codes on zero */
 } mf__tensor;

@@ -25,14 +25,14 @@
 #define MAX_CLOSINGS 256 /* closing markers inside a block's values */
 
 typedef enum state { ANSWER, REASONING, BLOCK, PENDING, HEADER } state;
-typedef enum action { THINK, THINK_END, CALL, CALL_END, ABORT, MESSAGE, MESSAGE_END, NOTHING } action;
+typedef enum action { THINK, THINK_END, CALL, CALL_END, ABORT, MESSAGE, MESSAGE_END, NOTHING, WRAP, WRAP_END } action;
 
 typedef struct marker {
     const char *text;
     action action;
 } marker;
 
-#define MAX_MARKERS 8
+#define MAX_MARKERS 12
 
 struct mf_answer {
     mf__answer_setup opt;
@@ -40,6 +40,7 @@ struct mf_answer {
     bool fresh;          /* nothing of this stretch came out yet: leading white space is dropped */
     bool begun;          /* something came out: the time to begin to think is over */
     bool final;          /* the answer is over, and its reasoning was not closed */
+    bool wrapped;        /* in the tags around the answer */
     bool bare;           /* a call without its outer tag came: the closing one may still come */
     mf__strbuf held;     /* not looked at yet: may begin a marker */
     mf__strbuf again;    /* what held becomes after a block that was none */
@@ -77,6 +78,10 @@ static const call_markers all_markers[MF__NOTATIONS] = {
                            {"</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"},
                            NULL,
                            NULL},
+    [MF__NOTATION_HY3] = {{"<tool_calls:opensource>"}, {"</tool_calls:opensource>"}, NULL, NULL},
+    [MF__NOTATION_MINIMAX3] = {{"]<]minimax[>[<tool_call>"}, {"]<]minimax[>[</tool_call>"}, NULL, NULL},
+    [MF__NOTATION_MISTRAL] = {{"[TOOL_CALLS]"}, {NULL}, NULL, NULL}, /* ends with the answer */
+    [MF__NOTATION_GEMMA] = {{"<|tool_call>"}, {"<tool_call|>"}, NULL, NULL},
 };
 
 static const call_markers *call_markers_of(const mf_answer *p) {
@@ -105,12 +110,23 @@ static const char *closing_of(const mf_answer *p) {
     return c->open[1] && p->opened == c->open[1] ? c->close[1] : c->close[0];
 }
 
+/* Reasoning comes before all else; Gemma's markers are tokens of their own, and mean it wherever they stand. */
+static bool may_think(const mf_answer *p) {
+    return !p->begun || p->opt.notation == MF__NOTATION_GEMMA;
+}
+
+/* Reasoning may be closed that was not opened: there is none. */
+static bool has_stray_marks(const mf_answer *p) {
+    return p->opt.notation == MF__NOTATION_GEMMA || p->opt.notation == MF__NOTATION_MINIMAX3;
+}
+
 static int markers(const mf_answer *p, marker out[MAX_MARKERS]) {
     static const marker ends[] = {{"<|end|>", MESSAGE_END},
                                   {"<|return|>", MESSAGE_END},
                                   {"<|call|>", MESSAGE_END},
                                   {"<|start|>", MESSAGE_END},
                                   {"<|channel|>", MESSAGE_END}};
+    const mf__think *think = mf__think_of(p->opt.notation);
     int n = 0;
     if (p->state == HEADER) {
         out[n++] = (marker){"<|message|>", MESSAGE};
@@ -118,16 +134,19 @@ static int markers(const mf_answer *p, marker out[MAX_MARKERS]) {
         memcpy(out, ends, sizeof ends);
         n = (int)MF__COUNT(ends);
     } else if (p->state == BLOCK) {
-        out[n++] = (marker){closing_of(p), CALL_END};
-        if (p->origin == REASONING) out[n++] = (marker){"</think>", ABORT};
+        if (closing_of(p)) out[n++] = (marker){closing_of(p), CALL_END};
+        if (p->origin == REASONING) out[n++] = (marker){think->close, ABORT};
     } else if (p->state == PENDING) {
-        out[n++] = (marker){"</think>", THINK_END};
+        out[n++] = (marker){think->close, THINK_END};
     } else if (p->state == REASONING) {
-        out[n++] = (marker){"</think>", THINK_END};
+        out[n++] = (marker){think->close, THINK_END};
         n += add_call_markers(p, out + n);
     } else {
-        if (!p->begun) out[n++] = (marker){"<think>", THINK};
+        if (may_think(p)) out[n++] = (marker){think->open, THINK};
+        if (may_think(p) && has_stray_marks(p)) out[n++] = (marker){think->close, THINK_END};
         if (p->bare) out[n++] = (marker){call_markers_of(p)->close[0], NOTHING};
+        if (p->opt.wrap && p->fresh && !p->wrapped) out[n++] = (marker){p->opt.wrap[0], WRAP};
+        if (p->opt.wrap && p->wrapped) out[n++] = (marker){p->opt.wrap[1], WRAP_END};
         n += add_call_markers(p, out + n);
     }
     return n;
@@ -418,6 +437,11 @@ static mf_status act(mf_answer *p, marker m, mf__span rest, bool *restart, mf_er
     case MESSAGE: return begin_message(p, err);
     case MESSAGE_END: return end_message(p, err);
     case NOTHING: return MF_OK;
+    case WRAP: p->wrapped = true; return MF_OK;
+    case WRAP_END:
+        p->wrapped = false;
+        mf__strbuf_clear(&p->space);
+        return MF_OK;
     }
     *restart = true;
     size_t n = strlen(m.text);
@@ -467,7 +491,8 @@ static mf_status scan(mf_answer *p, mf_error *err) {
             break;
         }
         at += n;
-        if ((hit.action == THINK && p->begun) || (hit.action == NOTHING && !p->bare))
+        bool thinks = hit.action == THINK || (hit.action == THINK_END && p->state == ANSWER);
+        if ((thinks && !may_think(p)) || (hit.action == NOTHING && !p->bare) || (hit.action == WRAP && !p->fresh))
             continue; /* the text before it says that it is none */
         mf__span_skip(&rest, strlen(hit.text));
         at += strlen(hit.text);
@@ -553,6 +578,7 @@ mf_status mf_answer_create(const mf_text *text, const mf_answer_options *opt, mf
     if (opt->tools && !(tools = json_loadb(opt->tools, opt->n_tools, JSON_ALLOW_NUL, &why)))
         return mf__fail(err, MF_E_FORMAT, "tools are not JSON: %s (column %d)", why.text, why.column);
     mf__answer_setup setup = {.notation = text->chat.notation,
+                              .wrap = text->chat.wrap,
                               .in_reasoning = opt->in_reasoning,
                               .tools = tools,
                               .fn = opt->fn,

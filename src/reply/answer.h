@@ -6,9 +6,10 @@
 
 typedef struct mf__answer_setup {
     mf__notation notation;
-    bool in_reasoning;   /* the prompt already opened <think> */
-    bool no_calls;       /* calls are text */
-    const json_t *tools; /* the request's tools, for the types of untyped arguments; NULL: guess */
+    const char *const *wrap; /* tags around the answer itself, which are not shown; NULL: none */
+    bool in_reasoning;       /* the prompt already opened <think> */
+    bool no_calls;           /* calls are text */
+    const json_t *tools;     /* the request's tools, for the types of untyped arguments; NULL: guess */
     mf_event_fn *fn;
     void *user;
 } mf__answer_setup;

@@ -9,8 +9,9 @@
  *                 V3 with function<|tool_sep|>N\n```json\n{...}\n```
  *   Kimi          <|tool_call_begin|>functions.N:0<|tool_call_argument_begin|>{...}<|tool_call_end|>
  *
- * A value may contain the tag that closes it: it ends where something follows that can follow a value. */
-#include "reply/calls.h"
+ * (calls_later.c has those of later models.) A value may contain the tag that closes it: it ends where something
+ * follows that can follow a value. */
+#include "reply/calls_int.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -23,13 +24,7 @@
 
 typedef mf__span span;
 
-/* What the readers share. */
-typedef struct reading {
-    const json_t *tools;
-    mf__calls *calls;
-    mf__calls_verdict *verdict;
-    mf_error *err;
-} reading;
+typedef mf__reading reading;
 
 void mf__calls_free(mf__calls *calls) {
     for (size_t i = 0; i < calls->n; i++) {
@@ -41,7 +36,7 @@ void mf__calls_free(mf__calls *calls) {
     *calls = (mf__calls){0};
 }
 
-static mf_status add_call(mf__calls *calls, span name, mf__call **out, mf_error *err) {
+mf_status mf__call_add(mf__calls *calls, span name, mf__call **out, mf_error *err) {
     *out = NULL;
     if (calls->n == MAX_CALLS) return mf__fail(err, MF_E_LIMIT, "more than %d tool calls at once", MAX_CALLS);
     mf__call *more = realloc(calls->calls, (calls->n + 1) * sizeof *more);
@@ -90,7 +85,7 @@ mf_status mf__calls_add(mf__calls *calls, span name, span arguments, mf__calls_v
     span n = mf__span_trim(name), a = mf__span_trim(arguments);
     *verdict = MF__CALLS_NONE;
     if (!mf__calls_is_name(n) || (a.n && !mf__json_is_value(a))) return MF_OK;
-    MF__TRY(add_call(calls, n, &call, err));
+    MF__TRY(mf__call_add(calls, n, &call, err));
     MF__TRY(put_arguments(call, a, &good, err));
     if (good) *verdict = MF__CALLS_READ;
     return MF_OK;
@@ -146,21 +141,20 @@ static mf_status read_json(reading *r, span s) {
 
 /* ---- values in tags ---------------------------------------------------------------------------------------------- */
 
-static mf_status begin_argument(reading *r, mf__call *call, span key) {
+mf_status mf__call_key(reading *r, mf__call *call, span key) {
     bool first = call->arguments.size <= 1;
     MF__TRY(mf__strbuf_append(&call->arguments, ", ", first ? 0 : 2, r->err));
     MF__TRY(mf__json_quote(&call->arguments, key, r->err));
     return mf__strbuf_append(&call->arguments, ": ", 2, r->err);
 }
 
-static mf_status put_argument(reading *r, mf__call *call, span key, span value) {
+mf_status mf__call_argument(reading *r, mf__call *call, span key, span value) {
     const json_t *tool = mf__tool_find(r->tools, (span){call->name.data, call->name.size});
-    MF__TRY(begin_argument(r, call, key));
+    MF__TRY(mf__call_key(r, call, key));
     return mf__value_put(&call->arguments, tool, key, value, r->err);
 }
 
-/* The value at the beginning of *s, up to a `close` that one of `next` (or the end) follows. */
-static bool cut_value(span *s, const char *close, const char *const next[], span *value) {
+bool mf__call_cut_value(span *s, const char *close, const char *const next[], span *value) {
     span rest = *s, head;
     while (mf__span_cut(&rest, close, &head)) {
         span after = mf__span_trim(rest);
@@ -191,13 +185,13 @@ static mf_status read_functions(reading *r, span s) {
         *r->verdict = MF__CALLS_NONE;
         mf__span_skip(&s, strlen("<function="));
         if (!mf__span_cut(&s, ">", &name) || !mf__calls_is_name(mf__span_trim(name))) return MF_OK;
-        MF__TRY(add_call(r->calls, mf__span_trim(name), &call, r->err));
+        MF__TRY(mf__call_add(r->calls, mf__span_trim(name), &call, r->err));
         MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, r->err));
         for (s = mf__span_trim(s); mf__span_begins(s, "<parameter=");) {
             mf__span_skip(&s, strlen("<parameter="));
             if (!mf__span_cut(&s, ">", &key)) return MF_OK;
-            if (!cut_value(&s, "</parameter>", next, &value)) return is_open(r);
-            MF__TRY(put_argument(r, call, mf__span_trim(key), trim_lines(value)));
+            if (!mf__call_cut_value(&s, "</parameter>", next, &value)) return is_open(r);
+            MF__TRY(mf__call_argument(r, call, mf__span_trim(key), trim_lines(value)));
         }
         MF__TRY(mf__strbuf_append(&call->arguments, "}", 1, r->err));
         if (mf__span_begins(s, "</function>"))
@@ -219,14 +213,14 @@ static mf_status read_glm(reading *r, span s) {
     mf__span_skip(&s, name.n);
     name = mf__span_trim(name);
     if (!mf__calls_is_name(name)) return is_none(r);
-    MF__TRY(add_call(r->calls, name, &call, r->err));
+    MF__TRY(mf__call_add(r->calls, name, &call, r->err));
     MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, r->err));
     while (mf__span_begins(s, "<arg_key>")) {
         mf__span_skip(&s, strlen("<arg_key>"));
         if (!mf__span_cut(&s, "</arg_key>", &key) || !mf__span_cut(&s, "<arg_value>", &rest) || mf__span_trim(rest).n)
             return is_none(r);
-        if (!cut_value(&s, "</arg_value>", next, &value)) return is_open(r);
-        MF__TRY(put_argument(r, call, mf__span_trim(key), value));
+        if (!mf__call_cut_value(&s, "</arg_value>", next, &value)) return is_open(r);
+        MF__TRY(mf__call_argument(r, call, mf__span_trim(key), value));
     }
     if (s.n) return is_none(r);
     return mf__strbuf_append(&call->arguments, "}", 1, r->err);
@@ -247,19 +241,19 @@ static mf_status read_parameter(reading *r, const invoke_tags *t, mf__call *call
     *good = false;
     mf__span_skip(s, strlen(t->parameter));
     if (!mf__span_cut(s, "\"", &key) || !mf__span_cut(s, ">", &attributes)) return is_none(r);
-    if (!cut_value(s, t->parameter_end, next, &value)) return is_open(r);
+    if (!mf__call_cut_value(s, t->parameter_end, next, &value)) return is_open(r);
     *good = true;
     attributes = mf__span_trim(attributes);
     if (mf__span_is(attributes, "string=\"true\"")) {
-        MF__TRY(begin_argument(r, call, key));
+        MF__TRY(mf__call_key(r, call, key));
         return mf__json_quote(&call->arguments, value, r->err);
     }
     if (mf__span_is(attributes, "string=\"false\"") && mf__json_is_value(value)) {
         value = mf__span_trim(value);
-        MF__TRY(begin_argument(r, call, key));
+        MF__TRY(mf__call_key(r, call, key));
         return mf__strbuf_append(&call->arguments, value.s, value.n, r->err);
     }
-    return put_argument(r, call, key, value);
+    return mf__call_argument(r, call, key, value);
 }
 
 static mf_status read_invokes(reading *r, const invoke_tags *t, span s) {
@@ -271,7 +265,7 @@ static mf_status read_invokes(reading *r, const invoke_tags *t, span s) {
         *r->verdict = MF__CALLS_NONE;
         mf__span_skip(&s, strlen(t->open));
         if (!mf__span_cut(&s, "\"", &name) || !mf__calls_is_name(name) || !mf__span_cut(&s, ">", &rest)) return MF_OK;
-        MF__TRY(add_call(r->calls, name, &call, r->err));
+        MF__TRY(mf__call_add(r->calls, name, &call, r->err));
         MF__TRY(mf__strbuf_append(&call->arguments, "{", 1, r->err));
         for (s = mf__span_trim(s); mf__span_begins(s, t->parameter);) {
             MF__TRY(read_parameter(r, t, call, &s, &good));
@@ -290,8 +284,7 @@ static mf_status read_invokes(reading *r, const invoke_tags *t, span s) {
 
 /* ---- calls between special tokens ------------------------------------------------------------------------------ */
 
-/* The JSON object that *s begins with; nothing counts as {}. */
-static bool take_object(reading *r, span *s, span *object) {
+bool mf__call_take_object(reading *r, span *s, span *object) {
     size_t n = 0;
     bool in_string;
     *s = mf__span_trim(*s);
@@ -321,7 +314,7 @@ static mf_status read_deepseek(reading *r, span s) {
             name = (span){s.s, (size_t)(line - s.s)};
             mf__span_skip(&s, name.n + sizeof fence - 1);
         }
-        if (!take_object(r, &s, &args)) return MF_OK;
+        if (!mf__call_take_object(r, &s, &args)) return MF_OK;
         MF__TRY(mf__calls_add(r->calls, name, args, r->verdict, r->err));
         if (*r->verdict != MF__CALLS_READ) return MF_OK;
         skip_if(&s, "```");
@@ -341,7 +334,7 @@ static mf_status read_kimi(reading *r, span s) {
         if (mf__span_begins(name, "functions.")) mf__span_skip(&name, strlen("functions."));
         const char *colon = name.n ? memrchr(name.s, ':', name.n) : NULL;
         if (colon) name.n = (size_t)(colon - name.s);
-        if (!take_object(r, &s, &args)) return MF_OK;
+        if (!mf__call_take_object(r, &s, &args)) return MF_OK;
         MF__TRY(mf__calls_add(r->calls, name, args, r->verdict, r->err));
         if (*r->verdict != MF__CALLS_READ) return MF_OK;
         MF__TRY(mf__strbuf_append(&r->calls->calls[r->calls->n - 1].id, id.s, id.n, r->err));
@@ -367,6 +360,14 @@ mf_status mf__calls_read(mf__notation notation, const json_t *tools, span block,
         st = read_invokes(&r, &minimax_tags, s);
     else if (notation == MF__NOTATION_DSML)
         st = read_invokes(&r, &dsml_tags, s);
+    else if (notation == MF__NOTATION_HY3)
+        st = mf__calls_read_hy3(&r, s);
+    else if (notation == MF__NOTATION_MINIMAX3)
+        st = mf__calls_read_minimax3(&r, s);
+    else if (notation == MF__NOTATION_GEMMA)
+        st = mf__calls_read_gemma(&r, s);
+    else if (notation == MF__NOTATION_MISTRAL && s.n && s.s[0] != '[' && s.s[0] != '{')
+        st = mf__calls_read_mistral(&r, s);
     else if (mf__span_begins(s, "{") || mf__span_begins(s, "["))
         st = read_json(&r, s);
     else if (mf__span_begins(s, "<function="))
@@ -378,8 +379,7 @@ mf_status mf__calls_read(mf__notation notation, const json_t *tools, span block,
     return st;
 }
 
-/* s is a beginning of mark, or begins with it. */
-static bool agrees(span s, const char *mark) {
+bool mf__call_agrees(span s, const char *mark) {
     size_t n = strlen(mark);
     return !memcmp(s.s, mark, s.n < n ? s.n : n);
 }
@@ -390,17 +390,21 @@ static bool may_be_glm(span s) {
     while (n < s.n && (isalnum((unsigned char)s.s[n]) || strchr("_-.:/", s.s[n]))) n++;
     span after = {s.s + n, s.n - n};
     while (after.n && mf__is_space(after.s[0])) mf__span_skip(&after, 1);
-    return n > 0 && n <= MAX_NAME && (!after.n || agrees(after, "<arg_key>"));
+    return n > 0 && n <= MAX_NAME && (!after.n || mf__call_agrees(after, "<arg_key>"));
 }
 
 bool mf__calls_may_be(mf__notation notation, span s) {
     while (s.n && mf__is_space(s.s[0])) mf__span_skip(&s, 1);
     if (!s.n) return true;
     switch (notation) {
-    case MF__NOTATION_DEEPSEEK: return agrees(s, "<｜tool▁call▁begin｜>");
-    case MF__NOTATION_KIMI: return agrees(s, "<|tool_call_begin|>");
-    case MF__NOTATION_MINIMAX: return agrees(s, minimax_tags.open);
-    case MF__NOTATION_DSML: return agrees(s, dsml_tags.open);
-    default: return s.s[0] == '{' || s.s[0] == '[' || agrees(s, "<function=") || may_be_glm(s);
+    case MF__NOTATION_DEEPSEEK: return mf__call_agrees(s, "<｜tool▁call▁begin｜>");
+    case MF__NOTATION_KIMI: return mf__call_agrees(s, "<|tool_call_begin|>");
+    case MF__NOTATION_MINIMAX: return mf__call_agrees(s, minimax_tags.open);
+    case MF__NOTATION_DSML: return mf__call_agrees(s, dsml_tags.open);
+    case MF__NOTATION_HY3:
+    case MF__NOTATION_MINIMAX3:
+    case MF__NOTATION_GEMMA:
+    case MF__NOTATION_MISTRAL: return mf__calls_later_may_be(notation, s);
+    default: return s.s[0] == '{' || s.s[0] == '[' || mf__call_agrees(s, "<function=") || may_be_glm(s);
     }
 }

@@ -1,6 +1,7 @@
 /* Between prompt and answer.
  *
- *   <think> models   the prompt may open the reasoning; forced to end it, one writes "\n</think>\n\n"
+ *   <think> models   (and those with other markers, mf__think_of) the prompt may open the reasoning; forced to end it,
+ *                    one writes "\n</think>\n\n"
  *   gpt-oss          an answer of a form begins in its channel: analysis first if it may reason, then final, or
  *                    commentary for a tool
  *   a message that is continued: its reasoning and text, as if the model had said them */
@@ -63,11 +64,13 @@ static mf_status write_last(mf_reply *r, const json_t *last, mf_error *err) {
     const char *thought = json_string_value(reasoning);
     size_t n_thought = json_string_length(reasoning), n = json_string_length(content);
     bool harmony = r->notation == MF__NOTATION_HARMONY, in = r->prompt.in_reasoning;
-    if (n_thought && !in) MF__TRY(write_own(r, harmony ? ANALYSIS : "<think>\n", err));
+    const mf__think *think = mf__think_of(r->notation);
+    if (n_thought && !in) MF__TRY(write_own(r, harmony ? ANALYSIS : think->open, err));
+    if (n_thought && !in && !harmony && think->end[0] == '\n') MF__TRY(write_own(r, "\n", err));
     MF__TRY(write(r, thought, n_thought, false, err));
     r->prompt.in_reasoning = (in || n_thought) && !n;
     if (!n) return MF_OK;
-    if (in || n_thought) MF__TRY(write_own(r, harmony ? NEXT : "\n</think>\n\n", err));
+    if (in || n_thought) MF__TRY(write_own(r, harmony ? NEXT : think->end, err));
     if (harmony) MF__TRY(write_own(r, FINAL, err));
     r->bound = r->constraint != NULL;
     return write(r, json_string_value(content), n, false, err);
@@ -78,7 +81,7 @@ static mf_status prepare_end(mf_reply *r, mf_error *err) {
     if (harmony)
         MF__TRY(mf__strbuf_printf(&r->end_text, err, "%s%s", NEXT, harmony_channel(r)));
     else
-        MF__TRY(mf__strbuf_printf(&r->end_text, err, "\n</think>\n\n"));
+        MF__TRY(mf__strbuf_printf(&r->end_text, err, "%s", mf__think_of(r->notation)->end));
     r->end_id = harmony && r->constraint ? mf__tokenizer_id(r->text->tok, "<|end|>") : -1;
     return mf__tokenizer_encode(r->text->tok, r->end_text.data, r->end_text.size, true, &r->end_ids, &r->n_end_ids,
                                 err);
@@ -88,7 +91,7 @@ static mf_status prepare_end(mf_reply *r, mf_error *err) {
 static void let_think(mf_reply *r, bool closed) {
     bool may = r->text->chat.has_reasoning && r->opt.reasoning != MF_SWITCH_OFF && !closed;
     if (r->constraint && r->bound && may && r->notation != MF__NOTATION_HARMONY)
-        r->think_id = mf__tokenizer_id(r->text->tok, "<think>");
+        r->think_id = mf__tokenizer_id(r->text->tok, mf__think_of(r->notation)->open);
 }
 
 mf_status mf__reply_open(mf_reply *r, const mf__request *request, mf_error *err) {

@@ -102,6 +102,13 @@ mf_status mf__prompt_append(mf__prompt *p, const int32_t *ids, size_t n, mf_erro
     return MF_OK;
 }
 
+mf_status mf__prompt_copy(const mf__prompt *from, size_t n_ids, mf__prompt *out, mf_error *err) {
+    *out = *from;
+    out->ids = NULL;
+    out->n_ids = 0;
+    return mf__prompt_append(out, from->ids, n_ids, err);
+}
+
 /* Everything from an offset of the plain text on. */
 static mf_status encode_rest(making *m, size_t from) {
     const rendering *r = &m->whole;
@@ -231,13 +238,6 @@ static void make_marks(making *m, int n_marks) {
 
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
 
-static bool ends_behind_reasoning(const mf__strbuf *text) {
-    static const char close[] = "</think>";
-    size_t n = text->size, k = sizeof close - 1;
-    while (n && strchr(" \n\t\r", text->data[n - 1])) n--;
-    return n >= k && !memcmp(text->data + n - k, close, k);
-}
-
 static mf_status make_text(making *m, const json_t *request) {
     const mf__fencer *fencer;
     MF__TRY(mf__text_fencer(m->text, &fencer, m->err));
@@ -261,7 +261,7 @@ mf_status mf__prompt_make(const mf_text *text, const mf__request *request, int n
     if (st == MF_OK) {
         make_marks(&m, n_marks);
         out->in_reasoning = mf__text_opens_reasoning(m.whole.plain.data, m.whole.plain.size);
-        out->closed_reasoning = ends_behind_reasoning(&m.whole.plain);
+        out->closed_reasoning = mf__text_closes_reasoning(m.whole.plain.data, m.whole.plain.size);
     } else {
         mf__prompt_free(out);
     }

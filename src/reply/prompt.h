@@ -20,6 +20,8 @@ typedef struct mf__prompt {
 mf_status mf__prompt_make(const mf_text *text, const mf__request *request, int n_marks, const int32_t *known,
                           size_t n_known, mf__prompt *out, mf_error *err);
 mf_status mf__prompt_append(mf__prompt *p, const int32_t *ids, size_t n, mf_error *err);
+/* The first n_ids tokens of another prompt, and all that is known of it. */
+mf_status mf__prompt_copy(const mf__prompt *from, size_t n_ids, mf__prompt *out, mf_error *err);
 void mf__prompt_free(mf__prompt *p);
 
 #endif

@@ -47,6 +47,8 @@ static mf_status check(const mf_model_info *info, const mf_reply_options *o, mf_
     if (o->n_marks < 0 || o->n_marks > MF_REPLY_MAX_MARKS || (o->n_marks && !o->marks))
         return mf__fail(err, MF_E_INVALID, "%d marks; expected 0 to %d", o->n_marks, MF_REPLY_MAX_MARKS);
     if (o->n_known && !o->known) return mf__fail(err, MF_E_INVALID, "known is NULL");
+    if (o->like && (o->like->opt.request != NULL) != (o->request != NULL))
+        return mf__fail(err, MF_E_INVALID, "like is a reply to a %s", o->request ? "text" : "chat request");
     return MF_OK;
 }
 
@@ -117,6 +119,7 @@ mf_status mf__reply_hold_arguments(mf_reply *r, const char *tool) {
 
 static mf_status make_answer(mf_reply *r, const mf__request *q, mf_error *err) {
     mf__answer_setup setup = {.notation = q->notation,
+                              .wrap = r->text->chat.wrap,
                               .in_reasoning = r->prompt.in_reasoning,
                               .no_calls = r->opt.tool_choice == MF_TOOLS_NONE,
                               .tools = q->tools,
@@ -125,11 +128,21 @@ static mf_status make_answer(mf_reply *r, const mf__request *q, mf_error *err) {
     return mf__answer_create(&setup, &r->answer, err);
 }
 
+/* The opening of the answer is written behind it once more: it goes through the constraint. */
+static mf_status copy_prompt(mf_reply *r, const mf_reply *from, mf_error *err) {
+    MF__TRY(mf__prompt_copy(&from->prompt, from->n_rendered, &r->prompt, err));
+    r->prompt.in_reasoning = from->rendered_in_reasoning;
+    return MF_OK;
+}
+
 static mf_status from_prepared(mf_reply *r, const mf_reply_options *o, const mf__request *q, mf_error *err) {
     r->notation = q->notation;
     r->style = q->style;
     MF__TRY(constrain(r, o, q->tools, err));
-    MF__TRY(mf__prompt_make(r->text, q, o->n_marks, o->known, o->n_known, &r->prompt, err));
+    MF__TRY(o->like ? copy_prompt(r, o->like, err)
+                    : mf__prompt_make(r->text, q, o->n_marks, o->known, o->n_known, &r->prompt, err));
+    r->n_rendered = r->prompt.n_ids;
+    r->rendered_in_reasoning = r->prompt.in_reasoning;
     MF__TRY(make_answer(r, q, err));
     mf__answer_sure(r->answer, r->calls_only);
     return mf__reply_open(r, q, err);
@@ -152,6 +165,7 @@ static mf_status from_text(mf_reply *r, const mf_reply_options *o, mf_error *err
     if (o->form) MF__TRY(mf_constraint_create(o->form, r->text, r->n_vocab, r->eos, r->n_eos, &r->constraint, err));
     if (o->form) MF__TRY(make_mask(r, err));
     r->bound = r->constraint != NULL;
+    if (o->like) return mf__prompt_copy(&o->like->prompt, o->like->prompt.n_ids, p, err);
     if (o->text)
         MF__TRY(mf__tokenizer_encode(r->text->tok, o->text, o->text_size, o->text_special, &p->ids, &p->n_ids, err));
     else

@@ -16,6 +16,8 @@ struct mf_reply {
     int32_t eos[MF_MAX_EOS];
     int n_eos;
     mf__prompt prompt;
+    size_t n_rendered;          /* of the prompt's tokens: what the request gave, without the opening of the answer */
+    bool rendered_in_reasoning; /* ... and how that ended */
     mf__notation notation;
     mf__call_style style;
     mf_sampler *sampler;

@@ -353,13 +353,16 @@ static mf_status fit_tools(const preparing *p) {
 /* ---- variables --------------------------------------------------------------------------------------------------- */
 
 /* The names that templates give the switch for thinking. */
-static int set_reasoning(json_t *extra, const mf_reply_options *o) {
+static int set_reasoning(json_t *extra, const mf__chat *chat, const mf_reply_options *o) {
     int bad = 0;
     if (o->reasoning != MF_SWITCH_AUTO) {
         bool on = o->reasoning == MF_SWITCH_ON;
         bad |= json_object_set_new(extra, "enable_thinking", json_boolean(on));
         bad |= json_object_set_new(extra, "thinking", json_boolean(on));
-        if (!on) bad |= json_object_set_new(extra, "reasoning_effort", json_string("low"));
+        if (chat->notation == MF__NOTATION_MINIMAX3)
+            bad |= json_object_set_new(extra, "thinking_mode", json_string(on ? "enabled" : "disabled"));
+        const char *effort = !on ? (chat->has_no_think ? "no_think" : "low") : chat->has_no_think ? "high" : NULL;
+        if (effort) bad |= json_object_set_new(extra, "reasoning_effort", json_string(effort));
     }
     if (o->effort) bad |= json_object_set_new(extra, "reasoning_effort", json_string(o->effort));
     return bad;
@@ -370,7 +373,7 @@ static mf_status set_variables(const preparing *p) {
     if (given && !json_is_object(given) && !json_is_null(given))
         return mf__fail(p->err, MF_E_FORMAT, "\"extra\" is %s, expected an object", mf__json_type_name(given));
     json_t *extra = json_is_object(given) ? json_incref(given) : json_object();
-    int bad = !extra || set_reasoning(extra, p->opt) || json_object_set(root, "extra", extra) ||
+    int bad = !extra || set_reasoning(extra, p->chat, p->opt) || json_object_set(root, "extra", extra) ||
               json_object_set_new(root, "add_generation_prompt", json_true());
     json_decref(extra);
     return bad ? no_memory(p->err) : MF_OK;

@@ -1,6 +1,7 @@
 /* Calls as forms: calls.c read backwards. */
 #include "reply/tool_form.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +97,9 @@ static const tags tags_of[MF__CALL_STYLES] = {
                        "</｜DSML｜parameter>\n"},
     [MF__CALL_DSML_4] = {"<｜DSML｜parameter name=\"", "\" string=\"true\">", "\" string=\"false\">",
                          "</｜DSML｜parameter>\n"},
+    [MF__CALL_HY3] = {"<arg_key:opensource>", "</arg_key:opensource>\n<arg_value:opensource>",
+                      "</arg_key:opensource>\n<arg_value:opensource>", "</arg_value:opensource>\n"},
+    [MF__CALL_MINIMAX3] = {"]<]minimax[>[<", ">", ">", NULL}, /* the end has the name again */
 };
 
 static bool is_text(const json_t *schema) {
@@ -129,13 +133,19 @@ static form raw_text(build *b, const char *end) {
 
 static form parameter_form(build *b, const char *key, const json_t *schema, bool required) {
     const tags *t = &tags_of[b->style];
+    char named[512];
+    const char *end = t->end;
     form choice, value;
+    if (!end) {
+        snprintf(named, sizeof named, "]<]minimax[>[</%.400s>", key);
+        end = text(b, named).text;
+    }
     bool raw = is_text(schema), quoted = !raw && !enum_form(b, schema, &choice);
     if (raw)
-        value = raw_text(b, t->end);
+        value = raw_text(b, end);
     else
         value = sequence(
-            b, (form[]){quoted ? schema_form(can_be_enforced(schema) ? schema : b->any) : choice, text(b, t->end)}, 2);
+            b, (form[]){quoted ? schema_form(can_be_enforced(schema) ? schema : b->any) : choice, text(b, end)}, 2);
     form all =
         sequence(b, (form[]){text(b, t->key), text(b, key), text(b, quoted ? t->value_other : t->value), value}, 4);
     return required ? all : repeat(b, all, NULL, 0, 1);
@@ -198,6 +208,15 @@ static form call_form(build *b, const json_t *tool, const char *name) {
     case MF__CALL_KIMI:
         return SEQUENCE(text(b, "<|tool_call_begin|>functions."), n, text(b, ":"), index,
                         text(b, "<|tool_call_argument_begin|>"), arguments_form(b, tool), text(b, "<|tool_call_end|>"));
+    case MF__CALL_HY3:
+        return SEQUENCE(text(b, "<tool_call:opensource>"), n, text(b, "<tool_sep:opensource>\n"),
+                        parameters_form(b, tool), text(b, "</tool_call:opensource>\n"));
+    case MF__CALL_MINIMAX3:
+        return SEQUENCE(text(b, "]<]minimax[>[<invoke name=\""), n, text(b, "\">"), parameters_form(b, tool),
+                        text(b, "]<]minimax[>[</invoke>\n"));
+    case MF__CALL_MISTRAL: return SEQUENCE(n, text(b, "[ARGS]"), arguments_form(b, tool));
+    case MF__CALL_GEMMA: /* arguments as JSON, which is read as well as its own notation */
+        return SEQUENCE(text(b, "call:"), n, arguments_form(b, tool));
     case MF__CALL_HARMONY: /* behind "to=functions." */
         return SEQUENCE(n, text(b, " <|constrain|>json<|message|>"), arguments_form(b, tool));
     default:
@@ -226,18 +245,24 @@ static const block blocks[MF__CALL_STYLES] = {
     [MF__CALL_DEEPSEEK_FENCED] = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", true},
     [MF__CALL_KIMI] = {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", true},
     [MF__CALL_HARMONY] = {"", "", false},
+    [MF__CALL_HY3] = {"<tool_calls:opensource>", "</tool_calls:opensource>", true},
+    [MF__CALL_MINIMAX3] = {"]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", true},
+    [MF__CALL_MISTRAL] = {"[TOOL_CALLS]", "", false},
+    [MF__CALL_GEMMA] = {"<|tool_call>", "<tool_call|>", false},
 };
 
 static form calls_form(build *b, form call, bool one, bool inside) {
     const block *k = &blocks[b->style];
-    bool line = b->style == MF__CALL_MINIMAX || b->style == MF__CALL_DSML || b->style == MF__CALL_DSML_4;
+    bool line = b->style == MF__CALL_MINIMAX || b->style == MF__CALL_DSML || b->style == MF__CALL_DSML_4 ||
+                b->style == MF__CALL_HY3 || b->style == MF__CALL_MINIMAX3;
     int64_t most = one ? 1 : MAX_CALLS;
     if (b->style == MF__CALL_HARMONY) return call;
     form inner = k->shared ? repeat(b, call, NULL, 1, most) : call;
     form behind = line ? SEQUENCE(line_end(b), inner, text(b, k->close)) : SEQUENCE(inner, text(b, k->close));
     if (inside) return behind;
     form whole = SEQUENCE(text(b, k->open), behind);
-    if (!k->shared) whole = repeat(b, whole, "\n", 1, most);
+    bool close = b->style == MF__CALL_MISTRAL || b->style == MF__CALL_GEMMA; /* no line between two */
+    if (!k->shared) whole = repeat(b, whole, close ? NULL : "\n", 1, most);
     return SEQUENCE(repeat(b, text(b, "\n"), NULL, 0, 2), whole);
 }
 
@@ -283,7 +308,16 @@ int mf__tool_form_markers(mf__call_style style, const char *out[MF__MAX_CALL_MAR
                                         "<|tool_call_argument_begin|>",
                                         "<|constrain|>",
                                         "<|message|>",
-                                        "｜DSML｜"};
+                                        "｜DSML｜",
+                                        "<tool_call:opensource>",
+                                        "</tool_call:opensource>",
+                                        "<tool_sep:opensource>",
+                                        "<arg_key:opensource>",
+                                        "</arg_key:opensource>",
+                                        "<arg_value:opensource>",
+                                        "</arg_value:opensource>",
+                                        "]<]minimax[>[",
+                                        "[ARGS]"};
     int n = 0;
     if (*blocks[style].open) out[n++] = blocks[style].open;
     if (*blocks[style].close) out[n++] = blocks[style].close;

@@ -18,7 +18,7 @@ typedef struct mf__tool_form {
 mf_status mf__tool_form_compile(const mf__tool_form *f, mf__grammar **out, mf_error *err);
 
 /* The texts in it that may be tokens of their own. */
-#define MF__MAX_CALL_MARKERS 16
+#define MF__MAX_CALL_MARKERS 32
 int mf__tool_form_markers(mf__call_style style, const char *out[MF__MAX_CALL_MARKERS]);
 
 /* The marker after which a block of calls is open. */

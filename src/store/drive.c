@@ -1,20 +1,29 @@
 /* How fast the drive is with each way of reading. Measured for a moment by a small store of its own over the same files
- * (so what is measured is what will be used), and remembered per device and expert size. */
+ * (so what is measured is what will be used), and remembered per device and expert size: for some days, and until a run
+ * shows that it was wrong. What is measured under somebody else's load would otherwise choose for ever. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 
 #include "base/json.h"
 #include "base/log.h"
 #include "store/internal.h"
 
-#define PROBE_NS 60000000
-#define PROBE_BYTES ((int64_t)48 << 20) /* room of the small store, within the budget of the one that asks */
+#define PROBE_NS 30000000
+#define PROBE_ROUNDS 2 /* of all ways in turn; the best of each counts */
 #define PROBE_BATCH 8
+#define PROBE_SLOTS (2 * PROBE_BATCH)
+#define PROBE_BYTES ((int64_t)48 << 20) /* room of the small store's tables */
+#define PROBE_WARM_NS 300000000         /* memory that is touched for the first time is slow: at most this long */
+#define PROBE_IDLE 64 /* turns in a row that read nothing: the files are so small that all is in memory */
 #define MAX_CACHE_FILE (1 << 20)
+#define LONGEST_S ((int64_t)7 * 24 * 3600) /* a measurement holds */
+
+#define CONTRADICTION_NS 2000000000 /* of reading, at least */
 
 /* ---- remembering ---- */
 
@@ -38,20 +47,27 @@ static bool drive_key(const mf__store *s, char *out, size_t size) {
     return used < size;
 }
 
-static int64_t speed(const json_t *entry, const char *key) {
+static int64_t number(const json_t *entry, const char *key) {
     int64_t value = json_integer_value(json_object_get(entry, key));
     return value > 0 ? value : 0;
 }
 
-/* A file that cannot be read or makes no sense is as good as none. */
+static int64_t now_s(void) {
+    return (int64_t)time(NULL);
+}
+
+/* A file that cannot be read or makes no sense is as good as none, and so is a measurement that is old, or of a time
+ * that has not come yet. */
 static bool recall(const char *path, const char *key, mf__drive *out) {
     json_t *root = NULL;
     bool known = false;
     if (!mf__path_exists(path) || mf__json_read(path, MAX_CACHE_FILE, &root, NULL) != MF_OK) return false;
     const json_t *entry = json_object_get(root, key);
     if (json_is_object(entry)) {
-        *out = (mf__drive){speed(entry, "direct"), speed(entry, "buffered"), speed(entry, "uring")};
-        known = out->direct > 0 || out->buffered > 0;
+        mf__drive found = {number(entry, "direct"), number(entry, "buffered"), number(entry, "uring")};
+        int64_t age = now_s() - number(entry, "measured");
+        known = (found.direct > 0 || found.buffered > 0) && age >= 0 && age < LONGEST_S;
+        if (known) *out = found;
     }
     json_decref(root);
     return known;
@@ -67,21 +83,49 @@ static bool make_folder(const char *dir) {
     return made;
 }
 
-static void remember(const char *dir, const char *path, const char *key, const mf__drive *drive) {
+/* Writes the file with this entry, NULL: without it. */
+static void write_entry(const char *path, const char *key, json_t *entry) {
     json_t *root = NULL;
-    if (!make_folder(dir)) return;
     if (!mf__path_exists(path) || mf__json_read(path, MAX_CACHE_FILE, &root, NULL) != MF_OK || !json_is_object(root)) {
         json_decref(root);
         root = json_object();
     }
-    json_t *entry = json_pack("{sI sI sI}", "direct", (json_int_t)drive->direct, "buffered",
-                              (json_int_t)drive->buffered, "uring", (json_int_t)drive->uring);
     char *text = NULL;
-    if (entry && json_object_set(root, key, entry) == 0) text = json_dumps(root, JSON_INDENT(1) | JSON_SORT_KEYS);
+    int failed = entry ? json_object_set(root, key, entry) : json_object_del(root, key);
+    if (!failed) text = json_dumps(root, JSON_INDENT(1) | JSON_SORT_KEYS);
     if (text) mf__file_replace(path, text, strlen(text), NULL);
     free(text);
-    json_decref(entry);
     json_decref(root);
+}
+
+static void remember(const char *dir, const char *path, const char *key, const mf__drive *drive) {
+    if (!make_folder(dir)) return;
+    json_t *entry =
+        json_pack("{sI sI sI sI}", "direct", (json_int_t)drive->direct, "buffered", (json_int_t)drive->buffered,
+                  "uring", (json_int_t)drive->uring, "measured", (json_int_t)now_s());
+    if (entry) write_entry(path, key, entry);
+    json_decref(entry);
+}
+
+/* A page cache that holds little of the files is of no use, and where memory is short it costs the time to find pages
+ * that can go; else it takes memory that somebody could have, and must be clearly faster. */
+bool mf__drive_direct_pays(const mf__drive *drive, int64_t beside, int64_t total) {
+    int64_t best = drive->direct > drive->uring ? drive->direct : drive->uring;
+    if (best > 0 && beside < total / 2) return true;
+    return best + best / 4 >= drive->buffered;
+}
+
+bool mf__drive_contradicted(int64_t ceiling, const mf__drive_seen *seen) {
+    if (ceiling <= 0 || seen->ns < CONTRADICTION_NS || !seen->reads) return false;
+    double speed = (double)seen->bytes * 1e9 / (double)seen->ns, depth = (double)seen->depths / (double)seen->reads;
+    if (speed > 1.5 * (double)ceiling) return true;
+    return speed < 0.4 * (double)ceiling && depth >= PROBE_BATCH; /* as many reads at once as the measurement had */
+}
+
+/* At close: a run that saw a drive of another kind has the next one measure it. */
+void mf__drive_review(mf__store *s) {
+    if (!s->drive_path || !s->ceiling || s->follows || s->config.beside) return; /* two on one drive: not told apart */
+    if (mf__drive_contradicted(s->ceiling, &s->drive_seen)) write_entry(s->drive_path, s->drive_key, NULL);
 }
 
 /* ---- measuring ---- */
@@ -96,9 +140,10 @@ static void uncache(const mf__store *s, int layer, const int32_t *ids, int n) {
 #endif
 }
 
-/* Random experts, no policy, no predictions, until the time is over. Returns bytes/s; 0 when this way does not work. */
+/* Random experts, no policy, no predictions, until the time is over, which begins when all memory has been touched.
+ * Returns bytes/s; 0 when this way does not work. */
 static int64_t speed_of(const mf__store *s, mf_io io, bool direct, const char *const *files) {
-    int64_t room = PROBE_BYTES + 3 * PROBE_BATCH * (s->bytes + MF_HUGE), budget = s->config.budget;
+    int64_t room = PROBE_BYTES + PROBE_SLOTS * (s->bytes + MF_HUGE), budget = s->config.budget;
     mf__store_config c = {.n_layers = s->n_layers,
                           .n_dirs = s->n_dirs,
                           .files = files,
@@ -109,16 +154,22 @@ static int64_t speed_of(const mf__store *s, mf_io io, bool direct, const char *c
                           .io = io,
                           .direct = direct ? MF_SWITCH_ON : MF_SWITCH_OFF,
                           .prefetch = MF_SWITCH_OFF,
+                          .most_slots = PROBE_SLOTS,
                           .n_io_threads = s->config.n_io_threads,
                           .policy = "lru",
                           .quiet = true};
     mf__store *small = NULL;
     mf__turn *turn = NULL;
-    int64_t bytes = 0, began = 0, now = 0;
+    int64_t bytes = 0, opened = mf__clock_ns(), began = 0, now = opened, had = 0;
+    int idle = 0;
     uint64_t seed = (uint64_t)mf__clock_ns();
     if (mf__store_open(&c, &small, NULL) != MF_OK) return 0;
     bool ok = small->io_kind == io && small->direct == direct && mf__turn_create(small, &turn, NULL) == MF_OK;
-    for (began = now = mf__clock_ns(); ok && now - began < PROBE_NS; now = mf__clock_ns()) {
+    for (; ok && idle < PROBE_IDLE && (!began || now - began < PROBE_NS); now = mf__clock_ns()) {
+        if (!began && (small->evicted || now - opened > PROBE_WARM_NS)) {
+            began = now;
+            bytes = small->stats.bytes_read;
+        }
         int32_t ids[PROBE_BATCH], got[PROBE_BATCH];
         const void *blobs[PROBE_BATCH];
         int layer, n = 0;
@@ -137,39 +188,45 @@ static int64_t speed_of(const mf__store *s, mf_io io, bool direct, const char *c
         }
         mf__turn_end(turn);
         if (!direct) uncache(small, layer, ids, n); /* and what was read to measure is not to fill it */
+        idle = small->stats.bytes_read > had ? 0 : idle + 1;
+        had = small->stats.bytes_read;
     }
-    bytes = small->stats.bytes_read;
+    if (!began) began = opened;
+    bytes = small->stats.bytes_read - bytes;
     mf__turn_free(turn);
     mf__store_close(small);
     return ok && now > began ? (int64_t)((double)bytes * 1e9 / (double)(now - began)) : 0;
 }
 
-mf_status mf__drive_measure(mf__store *s, mf__drive *out, mf_error *err) {
-    char key[256];
-    char *path = s->config.speed_dir ? mf__path_join(s->config.speed_dir, "drives.json") : NULL;
-    bool keyed = drive_key(s, key, sizeof key);
-    *out = (mf__drive){0};
-    if (path && keyed && recall(path, key, out)) {
-        free(path);
-        return MF_OK;
-    }
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static mf_status measure(const mf__store *s, mf__drive *out, mf_error *err) {
     const char **files = calloc((size_t)s->n_files, sizeof *files);
-    if (!files) {
-        free(path);
-        return mf__fail(err, MF_E_NOMEM, "no memory for %d paths", s->n_files);
-    }
+    if (!files) return mf__fail(err, MF_E_NOMEM, "no memory for %d paths", s->n_files);
     for (int i = 0; i < s->n_files; i++) files[i] = s->files[i].path;
-    out->buffered = speed_of(s, MF_IO_PREAD, false, files);
-    if (s->direct) {
-        out->direct = speed_of(s, MF_IO_PREAD, true, files);
-        out->uring = speed_of(s, MF_IO_URING, true, files);
+    for (int i = 0; i < PROBE_ROUNDS; i++) {
+        if (s->direct) {
+            out->direct = larger(out->direct, speed_of(s, MF_IO_PREAD, true, files));
+            out->uring = larger(out->uring, speed_of(s, MF_IO_URING, true, files));
+        }
+        out->buffered = larger(out->buffered, speed_of(s, MF_IO_PREAD, false, files));
     }
     free(files);
     mf__log(&s->log, MF_LOG_DEBUG,
             "experts: drive measured at %.2f GB/s direct, %.2f through the page cache, %.2f "
             "with io_uring",
             (double)out->direct / 1e9, (double)out->buffered / 1e9, (double)out->uring / 1e9);
-    if (path && keyed) remember(s->config.speed_dir, path, key, out);
-    free(path);
+    return MF_OK;
+}
+
+mf_status mf__drive_measure(mf__store *s, mf__drive *out, mf_error *err) {
+    bool keyed = drive_key(s, s->drive_key, sizeof s->drive_key);
+    *out = (mf__drive){0};
+    if (s->config.speed_dir && keyed) s->drive_path = mf__path_join(s->config.speed_dir, "drives.json");
+    if (s->drive_path && recall(s->drive_path, s->drive_key, out)) return MF_OK;
+    MF__TRY(measure(s, out, err));
+    if (s->drive_path) remember(s->config.speed_dir, s->drive_path, s->drive_key, out);
     return MF_OK;
 }

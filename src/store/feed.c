@@ -1,4 +1,5 @@
-/* The feed: which read is next. Demands in the order they came; guesses only while no demand is waiting or under
+/* The feed: which read is next. Demands in the order they came. Guesses of a predictor that is nearly always right go
+ * behind the last demand, so that the drive never runs dry; those of others only while no demand is waiting or under
  * way, and few at a time, so that a demand that comes meanwhile waits for little. Where all experts fit, a drive that
  * nobody needs brings in what was never asked for, so that a model that fits soon reads nothing any more. */
 #include <errno.h>
@@ -18,6 +19,7 @@ void mf__queue_push(mf__store *s, int which, int32_t slot, bool front) {
     mf__queue *q = &s->queues[which];
     mf__slot *x = &s->slots[slot];
     x->queue = (int8_t)which;
+    if (which == 0) atomic_fetch_add(&s->lane->waiting, 1);
     x->prev = front ? -1 : q->tail;
     x->next = front ? q->head : -1;
     if (x->prev >= 0) s->slots[x->prev].next = slot;
@@ -29,6 +31,7 @@ void mf__queue_push(mf__store *s, int which, int32_t slot, bool front) {
 void mf__queue_remove(mf__store *s, int32_t slot) {
     mf__slot *x = &s->slots[slot];
     mf__queue *q = &s->queues[x->queue];
+    if (x->queue == 0) atomic_fetch_sub(&s->lane->waiting, 1);
     if (x->prev >= 0) s->slots[x->prev].next = x->next;
     if (x->next >= 0) s->slots[x->next].prev = x->prev;
     if (q->head == slot) q->head = x->next;
@@ -79,8 +82,12 @@ static void fill_read(mf__store *s, int32_t slot, mf__read *out) {
     }
     if (!s->mapped) out->to = mf__slot_memory_at(s, slot) + (lo - from);
     if (x->issued == s->n_reads) mf__queue_remove(s, slot);
-    if (s->in_flight[0] + s->in_flight[1] == 0) s->busy_since_ns = out->began_ns;
-    s->in_flight[!out->demanded]++;
+    mf__lane_begin(s, out);
+}
+
+static void drop_guess(mf__store *s) {
+    s->guess_head = (s->guess_head + 1) % s->guess_cap;
+    s->n_guesses--;
 }
 
 /* The next guess becomes a slot that is being read; -1 when there is none or no room for it. */
@@ -95,15 +102,14 @@ static int32_t start_guess(mf__store *s) {
         } else {
             slot = -1;
         }
-        s->guess_head = (s->guess_head + 1) % s->guess_cap;
-        s->n_guesses--;
+        drop_guess(s);
         if (slot >= 0) return slot;
     }
     return -1;
 }
 
 bool mf__feed_may_fill(const mf__store *s) {
-    return s->filling && s->limit >= s->n_real;
+    return s->filling && s->limit >= s->n_own;
 }
 
 /* The next expert that is in no slot becomes one that is being read; it throws nothing out. */
@@ -113,6 +119,7 @@ static int32_t start_fill(mf__store *s) {
         mf__key key = s->fill_next;
         if (key == s->n_keys) s->filling = false;
         if (!s->filling || s->where[key] >= 0 || !mf__files_has(s, key / s->n_experts)) continue;
+        if (s->own && !s->own[key]) continue;
         int32_t slot = key;
         if (s->mapped ? s->slots[slot].state != MF_SLOT_FREE : mf__slots_find_free(s, 1, &slot) < 1) return -1;
         mf__slot_start(s, slot, key, false, -1);
@@ -132,24 +139,40 @@ void mf__feed_refill(mf__store *s) {
 void mf__store_fill(mf__store *s) {
     pthread_mutex_lock(&s->lock);
     bool again = s->fill_asked;
-    s->fill_asked = s->prefetch && s->n_slots >= s->n_real;
+    s->fill_asked = s->prefetch && s->n_slots >= s->n_own;
     if (!again) mf__feed_refill(s);
-    bool here = s->fill_asked && s->limit >= s->n_real;
+    bool here = s->fill_asked && s->limit >= s->n_own;
     pthread_mutex_unlock(&s->lock);
     if (s->below && !here) mf__store_fill(s->below);
 }
 
-static bool guesses_may_go(const mf__store *s) {
-    return s->queues[0].head < 0 && s->in_flight[0] == 0 && s->in_flight[1] < s->guess_depth;
+void mf__store_own(mf__store *s, const bool *own) {
+    if (s->below) mf__store_own(s->below, own);
+    pthread_mutex_lock(&s->lock);
+    s->own = own;
+    s->n_own = 0;
+    for (mf__key key = 0; key < s->n_keys; key++) s->n_own += own[key] && mf__files_has(s, key / s->n_experts);
+    s->fill_asked = s->filling = false;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Behind this store's demands, and those of the one beside it. */
+static bool may_guess(const mf__store *s, int who) {
+    mf__lane *lane = s->lane;
+    if (atomic_load(&lane->waiting)) return false;
+    if (who >= 0 && s->tracks[who].sure) return true;
+    return atomic_load(&lane->in_flight[0]) == 0 && atomic_load(&lane->in_flight[1]) < s->guess_depth;
 }
 
 static int32_t choose_slot(mf__store *s) {
-    if (s->stopping || s->in_flight[0] + s->in_flight[1] >= s->depth) return -1;
+    mf__lane *lane = s->lane;
+    if (s->stopping || atomic_load(&lane->in_flight[0]) + atomic_load(&lane->in_flight[1]) >= s->depth) return -1;
     if (s->queues[0].head >= 0) return s->queues[0].head;
-    if (!guesses_may_go(s)) return -1;
-    if (s->queues[1].head >= 0) return s->queues[1].head;
-    int32_t slot = start_guess(s);
-    return slot >= 0 ? slot : start_fill(s);
+    int32_t slot = s->queues[1].head;
+    if (slot >= 0) return may_guess(s, s->slots[slot].who) ? slot : -1;
+    while (s->n_guesses && s->guesses[s->guess_head].key < 0) drop_guess(s);
+    if (s->n_guesses && may_guess(s, s->guesses[s->guess_head].who)) slot = start_guess(s);
+    return slot >= 0 || !may_guess(s, -1) ? slot : start_fill(s);
 }
 
 /* Waits for something to do. Filling pauses while there are demands, and nobody says when they are over: one thread
@@ -181,6 +204,7 @@ bool mf__feed_take(mf__store *s, bool wait, mf__read *out) {
         wake_next(s);
     }
     pthread_mutex_unlock(&s->lock);
+    if (slot >= 0 && out->demanded && !atomic_load(&s->lane->waiting)) mf__lane_wake_others(s);
     return slot >= 0;
 }
 
@@ -223,14 +247,16 @@ static void count_read(mf__store *s, const mf__read *p, bool good) {
     while (bucket < MF_LATENCY_BUCKETS - 1 && us >= (int64_t)MF_LATENCY_FIRST_US << bucket) bucket++;
     s->stats.latency[bucket]++;
     if (good) *(p->demanded ? &s->stats.bytes_read : &s->stats.bytes_prefetched) += p->need;
-    if (s->in_flight[0] + s->in_flight[1] == 0) s->stats.busy_ns += now - s->busy_since_ns;
+    s->drive_seen.bytes += good ? p->need : 0;
+    s->drive_seen.reads++;
+    s->drive_seen.depths += s->in_flight[0] + s->in_flight[1];
+    mf__lane_end(s, p, now);
 }
 
 static void finish(mf__store *s, const mf__read *p, int error, int64_t error_offset, const mf_error *why) {
     pthread_mutex_lock(&s->lock);
     mf__slot *x = &s->slots[p->slot];
     x->finished++;
-    s->in_flight[!p->demanded]--;
     s->drive_load[p->file / s->n_layers]--;
     if (p->demanded) s->demand_ns = mf__clock_ns();
     count_read(s, p, !error);
@@ -250,10 +276,11 @@ static void finish(mf__store *s, const mf__read *p, int error, int64_t error_off
             s->where[s->keys[p->slot]] = -1;
         }
         if (!x->pins && (x->error || p->slot >= s->limit)) mf__slot_free(s, p->slot);
-        pthread_cond_broadcast(&s->ready);
+        if (x->pins || s->n_room_waiters) pthread_cond_broadcast(&s->ready); /* a guess need wake nobody */
     }
     mf__feed_wake(s);
     pthread_mutex_unlock(&s->lock);
+    mf__lane_wake_others(s);
 }
 
 void mf__feed_finish(mf__store *s, const mf__read *p, int error, int64_t error_offset) {

@@ -28,6 +28,7 @@
 #define MF_STORE_INTERNAL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -38,6 +39,7 @@
 
 #define MF_HUGE ((int64_t)MF_HUGE_PAGE)
 #define MF_BLOCK 4096 /* alignment of direct reads */
+#define MF_LANE_STORES 4
 
 typedef enum mf__slot_state { MF_SLOT_FREE, MF_SLOT_READING, MF_SLOT_READY, MF_SLOT_FAILED } mf__slot_state;
 
@@ -93,9 +95,28 @@ typedef struct mf__track {
     int window_total, window_good; /* reads of the current window that are settled */
     int resting;                   /* hints to ignore before it may try again; 0: at work */
     int rest;                      /* length of its last rest */
+    bool sure;                     /* nearly all reads of the window before were wanted */
 } mf__track;
 
 typedef struct mf__io mf__io;
+
+/* What a store has seen of its drive since it was opened. */
+typedef struct mf__drive_seen {
+    int64_t bytes, ns;     /* read, and how long reads were under way */
+    int64_t reads, depths; /* and under way at each one's end, in sum */
+} mf__drive_seen;
+
+/* A drive's queue, which stores beside each other share. Its counts are changed with the lock of a store held, not of
+ * all: a read too many at a time does no harm. */
+typedef struct mf__lane {
+    pthread_mutex_t lock; /* of the list; taken before a store's lock, never with one held */
+    mf__store *stores[MF_LANE_STORES];
+    atomic_int n_stores;
+    atomic_int in_flight[2];             /* reads: for demands, for guesses */
+    atomic_int waiting;                  /* slots in demand queues */
+    atomic_llong busy_ns, busy_since_ns; /* reads were in flight; and are since */
+    atomic_bool off; /* reading ahead does not pay, say the passes of the store that has others beside it */
+} mf__lane;
 
 struct mf__store {
     mf__store_config config; /* its pointers are not used after open */
@@ -119,16 +140,19 @@ struct mf__store {
     int64_t arena_bytes, slot_bytes;
     bool slabbed; /* memory comes from config.memory */
     int n_slabs, slab_slots;
-    int slab_cap; /* slots below the first slab that was refused */
-    void **slabs; /* [n_slabs] as they were given; NULL: not taken */
-    int n_real;   /* experts that there are */
-    int n_slots;  /* most that may ever be used */
-    int limit;    /* slots that may be used now */
-    int cap;      /* tests: never more than this; 0: no such cap */
-    int n_over;   /* slots at or above the limit that are still in use */
-    int n_free;   /* FREE below the limit */
-    int n_ready;  /* READY */
-    int scan;     /* where the search for a FREE slot goes on */
+    int slab_cap;    /* slots below the first slab that was refused */
+    void **slabs;    /* [n_slabs] as they were given; NULL: not taken */
+    int n_real;      /* experts that there are */
+    int n_own;       /* ... that filling brings in */
+    const bool *own; /* [n_keys] which; NULL: all. The caller's */
+    int n_slots;     /* most that may ever be used */
+    int limit;       /* slots that may be used now */
+    int cap;         /* never more than this; 0: no such cap */
+    int n_over;      /* slots at or above the limit that are still in use */
+    int n_free;      /* FREE below the limit */
+    int n_ready;     /* READY */
+    bool evicted;    /* memory was full once */
+    int scan;        /* where the search for a FREE slot goes on */
     mf__slot *slots;
     mf__key *keys;        /* [n_slots] -1: none */
     int32_t *where;       /* [n_keys] slot or -1 */
@@ -139,7 +163,14 @@ struct mf__store {
     mf__ranking ranking;
     int now; /* layer of the latest turn */
     int n_ready_unused;
+    int n_room_waiters;     /* turns that wait for any slot, not for experts of theirs */
     int turns_without_miss; /* in a row */
+
+    /* logical.c */
+    int32_t *logical;      /* [n_keys] place in logical_keys, -1: not in it; NULL: there is none */
+    mf__key *logical_keys; /* [n_keys], the first n_logical are valid */
+    int n_logical;
+    uint8_t *logical_now; /* [n_experts] scratch: wanted by the turn that begins */
 
     /* whole: all experts in memory */
     const void **whole; /* [n_keys] where they are; NULL for layers without */
@@ -152,6 +183,9 @@ struct mf__store {
     /* feed */
     int read_bytes, n_reads;
     mf__queue queues[2];
+    mf__lane *lane; /* its own, or that of the store beside it */
+    mf__lane own_lane;
+    bool follows;       /* somebody was opened beside it, whose passes are timed */
     int in_flight[2];   /* reads: for demands, for guesses */
     int depth;          /* reads in flight at most */
     int guess_depth;    /* ... of guesses */
@@ -179,14 +213,18 @@ struct mf__store {
     int pass_size;         /* which trial the latest decoding pass belongs to */
     int first_layer;       /* with experts */
     int64_t pass_began_ns; /* when it last had a decoding turn; 0: not lately */
+    int64_t pass_busy_ns;  /* how long the drive had been busy until then */
 
     /* turns and counters */
     mf__turn *turns; /* all turn objects, for the checker */
     mf_stats stats;
-    int64_t busy_since_ns; /* when reads in flight became more than 0 */
-    int64_t ceiling;       /* bytes/s the drive was measured at; 0: unknown */
-    pthread_t watcher;     /* looks at memory pressure */
-    pthread_cond_t tick;   /* wakes it to stop */
+    int64_t busy_from_ns; /* when the counters began */
+    int64_t ceiling;      /* bytes/s the drive was measured at; 0: unknown */
+    mf__drive_seen drive_seen;
+    char *drive_path;    /* where that is remembered; NULL: nowhere */
+    char drive_key[256]; /* ... as what */
+    pthread_t watcher;   /* looks at memory pressure */
+    pthread_cond_t tick; /* wakes it to stop */
     bool has_watcher;
     char root[256];
 };
@@ -204,6 +242,8 @@ struct mf__turn {
     bool partial;
     bool guess; /* ... and nobody wants them yet */
     const int32_t *wanted, *counts;
+    const int32_t *used_ids, *used_counts; /* what the next turn uses, for the policy; NULL: what it begins with */
+    int n_used;
     int n, n_tokens;
     int n_single;                                /* of them, single tokens of sequences that go on: decoding */
     int single;                                  /* as set for turns to come; -1: the one token of a turn of one */
@@ -212,8 +252,10 @@ struct mf__turn {
     int n_window;                                /* claimed because they were not there, and not done */
     uint8_t *want;                               /* [n_experts] mf__want of wanted[i] */
     bool *missed;                                /* [n_experts] wanted[i] counts in n_window */
-    int32_t *slot_of;                            /* [n_experts] of wanted[i], while claimed or given */
-    int32_t *index_of;                           /* [n_experts] i of an id; valid for wanted ids only */
+    int8_t *by;        /* [n_experts] who had foretold wanted[i], which was late; -1: nobody */
+    int64_t waited;    /* ns since experts were last given out */
+    int32_t *slot_of;  /* [n_experts] of wanted[i], while claimed or given */
+    int32_t *index_of; /* [n_experts] i of an id; valid for wanted ids only */
     mf_stats stats;
 };
 
@@ -252,6 +294,12 @@ void mf__slot_free(mf__store *s, int32_t slot);    /* from any state; not pinned
 void mf__slot_promote(mf__store *s, int32_t slot); /* a guess that is wanted now */
 void mf__slot_settle(mf__store *s, int32_t slot, bool good);
 
+/* logical.c; the lock is held */
+mf_status mf__logical_create(mf__store *s, mf_error *err);
+void mf__logical_free(mf__store *s);
+void mf__logical_use(mf__store *s, int layer, const int32_t *ids, int n); /* a turn of s->now wants them */
+bool mf__logical_has(const mf__store *s, mf__key key);
+
 /* memory.c; the lock is held */
 void mf__slot_memory_plan(mf__store *s); /* slot_bytes and what belongs to it */
 mf_status mf__slot_memory_create(mf__store *s, mf_error *err);
@@ -278,6 +326,15 @@ bool mf__feed_may_fill(const mf__store *s); /* ... also when nobody wants any */
 void mf__feed_refill(mf__store *s);         /* there is room again: what was thrown out comes back, if that was asked */
 void mf__queue_push(mf__store *s, int which, int32_t slot, bool front);
 void mf__queue_remove(mf__store *s, int32_t slot);
+
+/* lane.c */
+mf_status mf__lane_join(mf__store *s, mf_error *err);    /* s->config.beside's, or its own */
+void mf__lane_leave(mf__store *s);                       /* nothing of it is in flight any more */
+void mf__lane_begin(mf__store *s, const mf__read *read); /* the store's lock is held, here and below */
+void mf__lane_end(mf__store *s, const mf__read *read, int64_t now);
+int64_t mf__lane_busy_ns(const mf__store *s, int64_t now); /* of all time until now */
+int64_t mf__lane_busy_since_ns(const mf__store *s);        /* 0: nothing is in flight */
+void mf__lane_wake_others(mf__store *s); /* no lock is held: there is room, or no demand waits any more */
 
 /* predict.c; the lock is held */
 void mf__predict_begin(mf__store *s, const mf__turn *t); /* what was foretold against what is wanted */
@@ -315,5 +372,10 @@ typedef struct mf__drive {
 } mf__drive;
 
 mf_status mf__drive_measure(mf__store *s, mf__drive *out, mf_error *err);
+/* Whether to read past the page cache, which could have `beside` bytes for the `total` bytes of all files. */
+bool mf__drive_direct_pays(const mf__drive *drive, int64_t beside, int64_t total);
+/* Whether a run says clearly that the drive has another speed than was measured. */
+bool mf__drive_contradicted(int64_t ceiling, const mf__drive_seen *seen);
+void mf__drive_review(mf__store *s); /* then what is remembered is forgotten; at close */
 
 #endif

@@ -21,6 +21,7 @@ struct mf__policy {
     void (*use)(void *state, int n_experts, int layer, const int32_t *ids, const int32_t *counts, int n, int n_ticks);
     /* Larger stays longer; `now` is the layer whose turn it is. */
     double (*worth)(const void *state, int n_layers, int n_experts, mf__key key, int now);
+    float (*chance)(const void *state, mf__key key); /* that a tick wants the expert; NULL: it has no estimate */
 };
 
 extern const mf__policy mf__policy_lru; /* least recently used */

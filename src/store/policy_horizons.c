@@ -51,5 +51,15 @@ static double horizons_worth(const void *state, int n_layers, int n_experts, mf_
     return -((double)((const horizons_entry *)state)[key].wait + (double)ahead / n_layers);
 }
 
-const mf__policy mf__policy_horizons = {
-    .name = "horizons", .bytes = horizons_bytes, .use = horizons_use, .worth = horizons_worth};
+static float horizons_chance(const void *state, mf__key key) {
+    const horizons_entry *e = (const horizons_entry *)state + key;
+    double p = 0;
+    for (int h = 0; h < N_HORIZONS; h++) p += WEIGHT[h] * e->mean[h];
+    return (float)p;
+}
+
+const mf__policy mf__policy_horizons = {.name = "horizons",
+                                        .bytes = horizons_bytes,
+                                        .use = horizons_use,
+                                        .worth = horizons_worth,
+                                        .chance = horizons_chance};

@@ -1,7 +1,9 @@
 /* Predictions: what may be wanted soon, and whether it pays to listen.
  *
- * Two predictors: what the pass before wanted of the layer (said here), and the next layer's router applied early (said
- * by whoever runs it). Both name experts for all rows that decode, one or a batch.
+ * Three predictors: what the pass before wanted of the layer (said here), and the layer's router applied to the
+ * residual as the layer before leaves it, or as it is before that layer's experts are added (both said by whoever runs
+ * them). All name experts for all rows that decode, one or a batch. The later the better: the early one keeps the drive
+ * busy while the layer before is waited for, and what it said and was not begun is dropped when the later one speaks.
  *
  * A guess waits in a ring until the feed has nothing better to do; it takes a slot only when its read starts. What is
  * said about a layer ends with the layer's next turn. A predictor whose reads are mostly useless is sent to rest, each
@@ -14,11 +16,13 @@
 
 #define WINDOW 128      /* settled reads between judgements */
 #define GOOD_PERCENT 25 /* of them that must have been wanted */
+#define SURE_PERCENT 80 /* ... that make the next ones as good as wanted */
 #define FIRST_REST 512  /* hints */
 #define LONGEST_REST 65536
 #define MOST_COUNT 16 /* rows that want an expert: more is as good */
 
 static bool ahead_pays(const mf__store *s) {
+    if (s->follows) return s->always || !atomic_load(&s->lane->off);
     return s->always || !s->trials[s->pass_size].off;
 }
 
@@ -39,6 +43,7 @@ void mf__predict_settle(mf__store *s, int who, bool good) {
     } else {
         k->rest = 0;
     }
+    k->sure = k->window_good * 100 >= SURE_PERCENT * k->window_total;
     k->window_total = k->window_good = 0;
 }
 
@@ -61,13 +66,25 @@ static void unsay(mf__store *s, int layer, uint8_t bits) {
     s->spoke[layer] &= (uint8_t)~bits;
 }
 
-/* A pass takes from one turn of the first layer to the next. */
+/* Reads of a predictor that is nearly always right: nothing is lost with them but the drive's time. */
+static bool guesses_are_sure(const mf__store *s) {
+    return s->tracks[MF_PREDICT_ROUTER].sure || s->tracks[MF_PREDICT_EARLY].sure;
+}
+
+/* A pass takes from one turn of the first layer to the next. Until memory is full for the first time everything is
+ * missed and memory is touched for the first time: such passes say nothing about those that follow. */
 static void time_pass(mf__store *s, const mf__turn *t) {
     int64_t now = mf__clock_ns();
-    if (t->layer != s->first_layer) return;
-    if (t->n_single && s->pass_began_ns && !s->always) mf__trial_pass(&s->trials[s->pass_size], now - s->pass_began_ns);
+    if (t->layer != s->first_layer || s->follows) return;
+    bool settled = s->evicted || s->mapped;
+    int64_t busy = mf__lane_busy_ns(s, now), ns = now - s->pass_began_ns, idle = ns - (busy - s->pass_busy_ns);
+    if (t->n_single && s->pass_began_ns && !s->always && settled)
+        mf__trial_pass(&s->trials[s->pass_size],
+                       (mf__trial_seen){.ns = ns, .idle_ns = idle > 0 ? idle : 0, .sure = guesses_are_sure(s)});
     s->pass_began_ns = t->n_single ? now : 0;
+    s->pass_busy_ns = busy;
     if (t->n_single) s->pass_size = mf__trial_size(t->n_tokens);
+    atomic_store(&s->lane->off, s->trials[s->pass_size].off);
 }
 
 /* Experts that decoding rows are likely to have wanted: as many as they can have, those that most rows want first. */
@@ -158,10 +175,12 @@ void mf__predict_tell_below(mf__store *s, int layer, const int32_t *ids, int n) 
 
 void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int n) {
     bool listen = mf__predict_active(s, who);
-    if (who == MF_PREDICT_ROUTER && listen) s->turns_since_router = 0;
-    /* Two voices at once would spend the idle time on the worse one: the token before counts where no router speaks. */
-    if (who == MF_PREDICT_LAST && s->turns_since_router <= 2) listen = false;
+    if (who != MF_PREDICT_LAST && listen) s->turns_since_router = 0;
+    /* Two voices at once would spend the idle time on the worse one: the token before counts where no router speaks,
+     * which is at the first layer, too. */
+    if (who == MF_PREDICT_LAST && s->turns_since_router <= 2 && layer != s->first_layer) listen = false;
     withdraw(s, layer, who);
+    if (who == MF_PREDICT_ROUTER && listen) withdraw(s, layer, MF_PREDICT_EARLY);
     unsay(s, layer, (uint8_t)(1 << who));
     s->spoke[layer] |= (uint8_t)(1 << who);
     for (int i = 0; i < n; i++) {

@@ -24,7 +24,7 @@ static int n_real_keys(const mf__store *s) {
 }
 
 mf_status mf__slots_create(mf__store *s, mf_error *err) {
-    s->n_real = n_real_keys(s);
+    s->n_own = s->n_real = n_real_keys(s);
     mf__slot_memory_plan(s);
     int64_t n = s->n_real;
     if (s->mapped) {
@@ -69,8 +69,8 @@ uint8_t *mf__slot_blob(const mf__store *s, int32_t slot) {
 /* ---- the limit ---- */
 
 int mf__slots_limit(const mf__store *s) {
-    if (s->mapped || !s->budget) return s->n_slots;
-    int n = (int)mf__slot_memory_limit(s, s->budget - s->lent);
+    if (s->mapped) return s->n_slots;
+    int n = s->budget ? (int)mf__slot_memory_limit(s, s->budget - s->lent) : s->n_slots;
     return s->cap && n > s->cap ? s->cap : n;
 }
 
@@ -168,7 +168,14 @@ void mf__slot_unpin(mf__store *s, int32_t slot) {
 
 static bool evictable(const void *ctx, int i) {
     const mf__slot *x = &((const mf__store *)ctx)->slots[i];
-    return x->state == MF_SLOT_READY && !x->pins && x->who < 0;
+    return x->state == MF_SLOT_READY && !x->pins && x->who < 0 &&
+           !mf__logical_has(ctx, ((const mf__store *)ctx)->keys[i]);
+}
+
+/* What the logical cache has, too: memory that it counts on is not all there. */
+static bool evictable_last(const void *ctx, int i) {
+    const mf__slot *x = &((const mf__store *)ctx)->slots[i];
+    return x->state == MF_SLOT_READY && !x->pins;
 }
 
 static bool evictable_guess(const void *ctx, int i) {
@@ -181,6 +188,7 @@ static int evict(mf__store *s, bool (*may)(const void *, int), int n, int32_t *o
     double worths[MAX_VICTIMS];
     int n_found = mf__ranking_worst(&s->ranking, s->keys, s->limit, s->now, may, s, n < MAX_VICTIMS ? n : MAX_VICTIMS,
                                     worst, worths);
+    s->evicted = s->evicted || n_found > 0;
     for (int i = 0; i < n_found; i++) {
         mf__slot_free(s, worst[i]);
         out[i] = worst[i];
@@ -213,5 +221,6 @@ int mf__slots_make_room(mf__store *s, int n, bool guess, int32_t *out) {
     int got = mf__slots_find_free(s, n, out);
     if (got < n) got += evict(s, evictable, n - got, out + got);
     if (got < n && !guess) got += evict(s, evictable_guess, n - got, out + got);
+    if (got < n && !guess && s->logical) got += evict(s, evictable_last, n - got, out + got);
     return got;
 }

@@ -5,6 +5,7 @@
 
 #include "base/guard.h"
 #include "base/log.h"
+#include "base/probe.h"
 #include "store/internal.h"
 
 #define DEFAULT_DEPTH 16
@@ -70,6 +71,7 @@ static mf_status make_tables(mf__store *s, mf_error *err) {
     s->pass_down = mf__table(s, s->below ? (size_t)s->n_experts : 0, sizeof *s->pass_down);
     s->ranking = (mf__ranking){.policy = policy, .n_layers = s->n_layers, .n_experts = s->n_experts};
     s->ranking.state = mf__table(s, 1, policy->bytes(s->n_layers, s->n_experts));
+    MF__TRY(mf__logical_create(s, err));
     s->queues[0] = s->queues[1] = (mf__queue){-1, -1};
     s->turns_since_router = INT_MAX;
     if (!s->where || !s->whole || !s->foretold || !s->spoke || !s->n_last || !s->last_ids || !s->guesses ||
@@ -81,6 +83,13 @@ static mf_status make_tables(mf__store *s, mf_error *err) {
 /* "Everything fits" leaves a quarter for what else the machine does. */
 static bool fits(const mf__store *s) {
     return !s->config.budget || mf__files_total(s) <= s->config.budget / 4 * 3;
+}
+
+/* Memory that is left beside the budget, in our group or on the machine: what a page cache could have. */
+static int64_t beside_budget(const mf__store *s) {
+    mf__memory mem;
+    if (mf__memory_probe(s->root, &mem, NULL) != MF_OK) return 0;
+    return mem.usable > s->config.budget ? mem.usable - s->config.budget : 0;
 }
 
 /* Mapped, or which reads; s->direct and s->io_kind follow. */
@@ -101,7 +110,8 @@ static mf_status choose_io(mf__store *s, mf_error *err) {
     mf__drive drive = {0};
     if ((kind == MF_IO_AUTO || c->direct == MF_SWITCH_AUTO) && !c->fault) {
         MF__TRY(mf__drive_measure(s, &drive, err));
-        if (c->direct == MF_SWITCH_AUTO) s->direct = can_direct && drive.direct >= drive.buffered;
+        if (c->direct == MF_SWITCH_AUTO)
+            s->direct = can_direct && mf__drive_direct_pays(&drive, beside_budget(s), mf__files_total(s));
     }
     int64_t pread = s->direct ? drive.direct : drive.buffered;
     if (kind == MF_IO_AUTO) kind = s->direct && drive.uring >= pread ? MF_IO_URING : MF_IO_PREAD;
@@ -139,6 +149,7 @@ static mf_status start_io(mf__store *s, mf_error *err) {
 }
 
 static mf_status open_store(mf__store *s, mf_error *err) {
+    MF__TRY(mf__lane_join(s, err));
     MF__TRY(make_tables(s, err));
     if (!s->below) {
         MF__TRY(mf__files_open(s, &s->config, err));
@@ -146,6 +157,8 @@ static mf_status open_store(mf__store *s, mf_error *err) {
     }
     s->budget = s->budget_asked = s->budget_max = s->mapped ? 0 : s->config.budget;
     MF__TRY(mf__slots_create(s, err));
+    s->cap = s->config.most_slots;
+    mf__slots_apply_limit(s);
     cut_reads(s);
     s->prefetch = s->config.prefetch != MF_SWITCH_OFF;
     s->always = s->config.prefetch == MF_SWITCH_ON;
@@ -197,6 +210,7 @@ mf_status mf__store_least(const mf__store_config *config, int64_t *out, mf_error
     mf__store *s;
     c.budget = 0;
     c.quiet = c.no_map = true;
+    c.beside = NULL;
     if (c.io == MF_IO_AUTO || c.io == MF_IO_MMAP) c.io = MF_IO_PREAD;
     if (c.direct == MF_SWITCH_AUTO) c.direct = MF_SWITCH_OFF; /* a choice that is not measured */
     c.prefetch = MF_SWITCH_OFF;
@@ -219,8 +233,11 @@ void mf__store_close(mf__store *s) {
         mf__pressure_unwatch(s);
         s->io->free(s->io);
     }
+    mf__lane_leave(s);
+    mf__drive_review(s);
     mf__slots_free(s);
     mf__files_close(s);
+    free(s->drive_path);
     free(s->where);
     free(s->whole);
     free(s->foretold);
@@ -231,6 +248,7 @@ void mf__store_close(mf__store *s) {
     free(s->drive_load);
     free(s->pass_down);
     free(s->ranking.state);
+    mf__logical_free(s);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->ready);
     pthread_cond_destroy(&s->work);
@@ -289,6 +307,13 @@ mf_status mf__store_lend(mf__store *s, int64_t bytes, mf_error *err) {
 
 /* ---- counters ---- */
 
+/* What is in flight has been so since; of stores beside each other one counts it. */
+static int64_t busy_now(const mf__store *s) {
+    int64_t now = mf__clock_ns(), since = mf__lane_busy_since_ns(s);
+    if (!since || s->follows) return 0;
+    return now - (since > s->busy_from_ns ? since : s->busy_from_ns);
+}
+
 void mf__store_stats_get(mf__store *s, mf_stats *out) {
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
@@ -300,7 +325,7 @@ void mf__store_stats_get(mf__store *s, mf_stats *out) {
     out->read_depth = s->depth;
     out->budget = s->budget ? s->budget - s->lent : 0;
     for (int i = 0; i < s->n_slots; i++) out->cache_bytes += s->slots[i].state == MF_SLOT_READY ? s->bytes : 0;
-    if (s->in_flight[0] + s->in_flight[1]) out->busy_ns += mf__clock_ns() - s->busy_since_ns;
+    out->busy_ns += busy_now(s);
     for (int who = 0; who < MF_PREDICT_COUNT; who++) out->predictors[who].resting = !mf__predict_active(s, who);
     pthread_mutex_unlock(&s->lock);
 }
@@ -308,6 +333,6 @@ void mf__store_stats_get(mf__store *s, mf_stats *out) {
 void mf__store_stats_reset(mf__store *s) {
     pthread_mutex_lock(&s->lock);
     s->stats = (mf_stats){0};
-    s->busy_since_ns = mf__clock_ns();
+    s->busy_from_ns = mf__clock_ns();
     pthread_mutex_unlock(&s->lock);
 }

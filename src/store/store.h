@@ -27,7 +27,7 @@ typedef struct mf__store mf__store;
 typedef struct mf__turn mf__turn;
 
 /* Who foretold an expert. */
-typedef enum mf__predictor { MF_PREDICT_LAST, MF_PREDICT_ROUTER, MF_PREDICT_COUNT } mf__predictor;
+typedef enum mf__predictor { MF_PREDICT_LAST, MF_PREDICT_ROUTER, MF_PREDICT_EARLY, MF_PREDICT_COUNT } mf__predictor;
 
 /* Where slots lie, if not in an arena of the store's own: memory of a device, or pinned memory. Taken in slabs of some
  * slots each as they are first used, 64 MB or 16 slots at most; given back when a budget that shrank no longer has room
@@ -58,10 +58,14 @@ typedef struct mf__store_config {
     mf__store *below;
     mf_status (*copy)(void *user, void *to, const void *from, int64_t bytes, mf_error *err);
     void *copy_user;
+    /* An open store whose files are on the same drive, closed after this one: both have one queue of reads. Demands of
+     * either go before guesses of the other, and what this one's passes say about reading ahead holds for both. */
+    mf__store *beside;
     mf_io io;         /* AUTO: see mf__store_open */
     bool no_map;      /* ... but not MMAP */
     mf_switch direct; /* read past the page cache */
     mf_switch prefetch;
+    int most_slots;        /* experts held at most, whatever the budget; 0: no such limit */
     int n_io_threads;      /* reads at a time, of a store on another: threads that copy; 0: chosen */
     const char *policy;    /* NULL: the default */
     const char *speed_dir; /* where the speed of drives is remembered; NULL: nowhere */
@@ -71,6 +75,7 @@ typedef struct mf__store_config {
     void *fault_user;
     const char *root; /* tests: stands before /proc and /sys; NULL: "" */
     bool quiet;       /* for a moment's use: do not watch memory pressure */
+    bool logical;     /* keep a logical cache, for mf__store_logical */
     mf_log_sink log;
 } mf__store_config;
 
@@ -88,6 +93,9 @@ mf_status mf__store_least(const mf__store_config *config, int64_t *out, mf_error
  * once more when memory that was lent is back; not with prefetch OFF. Again: nothing new. A store that has no such room
  * lets the one below do it. */
 void mf__store_fill(mf__store *store);
+/* Filling is for these alone, and for a budget that has room for them: own is [n_layers][n_experts], and stays where it
+ * is. Before the fill. */
+void mf__store_own(mf__store *store, const bool *own);
 
 /* Lowers or raises (never above what it was opened with) the budget. Memory that is in use follows when it is unpinned.
  */
@@ -106,6 +114,10 @@ void mf__turn_cancel_set(mf__turn *turn, bool (*cancel)(void *user), void *user)
  * a layer wanted foretells its next turn, and whether reading ahead pays is judged by the time of passes of about as
  * many tokens. */
 void mf__turn_decode_set(mf__turn *turn, int n_rows);
+
+/* To the policy the next turn uses these n experts (distinct; valid until begin returns) of counts[i] tokens each,
+ * instead of those it begins with: where somebody else serves some of them, or others take their place. */
+void mf__turn_used_set(mf__turn *turn, const int32_t *ids, const int32_t *counts, int n);
 
 /* ids: distinct, in [0, n_experts); must stay valid until end. counts[i]: how many of the n_tokens tokens of this turn
  * want ids[i] (NULL: every one). */
@@ -143,6 +155,12 @@ void mf__turn_count_whole(mf__turn *turn, int64_t wanted);
 void mf__store_hint(mf__store *store, mf__predictor who, int layer, const int32_t *ids, int n);
 bool mf__store_wants_hints(mf__store *store, mf__predictor who); /* false: do not bother to predict */
 void mf__store_forget(mf__store *store);                         /* drops all predictions */
+
+/* For choices that change results, which must not depend on when a read finished: which experts of the layer the
+ * logical cache has ([n_experts] 0 or 1), and how likely the next tick wants each of them (0 where the policy does not
+ * say). Both depend on the turns so far and on nothing else. True when it is full; false, too, for a store that has
+ * none. */
+bool mf__store_logical(mf__store *store, int layer, uint8_t *resident, float *chance);
 
 void mf__store_stats_get(mf__store *store, mf_stats *out);
 void mf__turn_stats_get(const mf__turn *turn, mf_stats *out); /* what this turn object asked for */

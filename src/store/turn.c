@@ -23,10 +23,11 @@ mf_status mf__turn_create(mf__store *s, mf__turn **out, mf_error *err) {
         t->layer = t->single = -1;
         t->want = calloc(n, sizeof *t->want);
         t->missed = calloc(n, sizeof *t->missed);
+        t->by = calloc(n, sizeof *t->by);
         t->slot_of = calloc(n, sizeof *t->slot_of);
         t->index_of = calloc(n, sizeof *t->index_of);
     }
-    if (!t || !t->want || !t->missed || !t->slot_of || !t->index_of) {
+    if (!t || !t->want || !t->missed || !t->by || !t->slot_of || !t->index_of) {
         mf__turn_free(t);
         return mf__fail(err, MF_E_NOMEM, "no memory for the turns of %d experts", s->n_experts);
     }
@@ -50,6 +51,7 @@ void mf__turn_free(mf__turn *t) {
     pthread_mutex_unlock(&s->lock);
     free(t->want);
     free(t->missed);
+    free(t->by);
     free(t->slot_of);
     free(t->index_of);
     free(t);
@@ -64,11 +66,18 @@ void mf__turn_decode_set(mf__turn *t, int n_rows) {
     t->single = n_rows;
 }
 
+void mf__turn_used_set(mf__turn *t, const int32_t *ids, const int32_t *counts, int n) {
+    t->used_ids = ids;
+    t->used_counts = counts;
+    t->n_used = n;
+}
+
 /* ---- claiming ---- */
 
-static void claim(mf__turn *t, int i, int32_t slot, bool missed) {
+static void claim(mf__turn *t, int i, int32_t slot, bool missed, int by) {
     t->want[i] = MF_WANT_CLAIMED;
     t->slot_of[i] = slot;
+    t->by[i] = (int8_t)by;
     t->missed[i] = missed;
     t->n_window += missed;
     t->n_unclaimed--;
@@ -81,11 +90,12 @@ static bool claim_present(mf__turn *t, int i, bool *ready) {
     int32_t slot = s->where[t->layer * s->n_experts + t->wanted[i]];
     if (slot < 0 || s->slots[slot].error) return false;
     mf__slot *x = &s->slots[slot];
+    int by = x->who;
     *ready = x->state == MF_SLOT_READY;
     mf__predict_used(s, slot);
     x->pins++;
     if (!*ready) mf__slot_promote(s, slot);
-    claim(t, i, slot, !*ready);
+    claim(t, i, slot, !*ready, by);
     return true;
 }
 
@@ -113,7 +123,7 @@ static void claim_missing(mf__turn *t) {
         if (s->mapped && s->slots[slot].state != MF_SLOT_FREE) continue; /* failed, and somebody still looks at it */
         used++;
         mf__slot_start(s, slot, key, true, -1);
-        claim(t, i, slot, true);
+        claim(t, i, slot, true, -1);
         t->stats.bytes_read += s->bytes;
     }
     if (used) mf__feed_wake(s);
@@ -144,6 +154,16 @@ static void count_wish(mf__turn *t, bool hit) {
     }
 }
 
+static void count_use(mf__turn *t, int n_ticks) {
+    mf__store *s = t->store;
+    const mf__policy *p = s->ranking.policy;
+    if (t->used_ids)
+        p->use(s->ranking.state, s->n_experts, t->layer, t->used_ids, t->used_counts, t->n_used, n_ticks);
+    else
+        p->use(s->ranking.state, s->n_experts, t->layer, t->wanted, t->counts, t->n, n_ticks);
+    t->used_ids = NULL;
+}
+
 mf_status mf__turn_begin(mf__turn *t, int layer, const int32_t *ids, const int32_t *counts, int n, int n_tokens,
                          mf_error *err) {
     mf__store *s = t->store;
@@ -158,8 +178,10 @@ mf_status mf__turn_begin(mf__turn *t, int layer, const int32_t *ids, const int32
     t->n_tokens = n_tokens;
     t->n_single = t->partial ? 0 : t->single < 0 ? n_tokens == 1 : t->single < n_tokens ? t->single : n_tokens;
     t->n_claimed = t->n_given = t->n_done = t->n_window = 0;
+    t->waited = 0;
     int n_ticks = t->n_tokens - t->n_single + (t->n_single > 0);
-    if (!t->guess) s->ranking.policy->use(s->ranking.state, s->n_experts, layer, ids, counts, n, n_ticks);
+    if (!t->guess) count_use(t, n_ticks);
+    mf__logical_use(s, layer, ids, n);
     if (!t->partial) mf__predict_begin(s, t);
     for (int i = 0; i < n; i++) {
         bool ready = false;
@@ -202,6 +224,8 @@ static mf_status collect(mf__turn *t, int32_t *ids, const void **blobs, int *n_o
             return read_error(t, i, err);
     for (int i = 0; i < t->n; i++) {
         if (t->want[i] != MF_WANT_CLAIMED || s->slots[t->slot_of[i]].state != MF_SLOT_READY) continue;
+        if (t->waited && t->by[i] >= 0) s->stats.predictors[t->by[i]].stall_ns += t->waited;
+        t->waited = 0;
         t->want[i] = MF_WANT_GIVEN;
         t->n_claimed--;
         t->n_given++;
@@ -215,13 +239,16 @@ static mf_status collect(mf__turn *t, int32_t *ids, const void **blobs, int *n_o
 static mf_status wait_ready(mf__turn *t, mf_error *err) {
     mf__store *s = t->store;
     int64_t began = mf__clock_ns();
+    s->n_room_waiters += t->n_unclaimed > 0;
     if (t->cancel) {
         struct timespec until = mf__clock_after(CANCEL_POLL_NS);
         pthread_cond_timedwait(&s->ready, &s->lock, &until);
     } else {
         pthread_cond_wait(&s->ready, &s->lock);
     }
+    s->n_room_waiters -= t->n_unclaimed > 0;
     int64_t waited = mf__clock_ns() - began;
+    t->waited += waited;
     s->stats.stall_ns += waited;
     t->stats.stall_ns += waited;
     if (t->cancel && waited >= CANCEL_POLL_NS / 2) {

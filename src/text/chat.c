@@ -17,7 +17,13 @@ mf__notation mf__notation_detect(const char *source) {
         const char *word;
         mf__notation notation;
     } words[] = {{"<|channel|>", MF__NOTATION_HARMONY},
-                 {"]<]minimax[>[", MF__NOTATION_PLAIN}, /* MiniMax-M3, which is none of ours */
+                 {"]<]minimax[>[", MF__NOTATION_MINIMAX3},
+                 {"<|tool_call>call:", MF__NOTATION_GEMMA},
+                 {"<|channel>", MF__NOTATION_GEMMA},
+                 {"'<tool_calls{}>'", MF__NOTATION_HY3},
+                 {"<tool_calls:opensource>", MF__NOTATION_HY3},
+                 {"[TOOL_CALLS]", MF__NOTATION_MISTRAL},
+                 {"[THINK]", MF__NOTATION_MISTRAL},
                  {"｜DSML｜", MF__NOTATION_DSML},
                  {"tool▁calls▁begin", MF__NOTATION_DEEPSEEK},
                  {"<|tool_calls_section_begin|>", MF__NOTATION_KIMI},
@@ -26,6 +32,16 @@ mf__notation mf__notation_detect(const char *source) {
     for (size_t i = 0; i < MF__COUNT(words); i++)
         if (strstr(source, words[i].word)) return words[i].notation;
     return MF__NOTATION_PLAIN;
+}
+
+const mf__think *mf__think_of(mf__notation notation) {
+    static const mf__think usual_marks = {"<think>", "</think>", "\n</think>\n\n"};
+    static const mf__think own[MF__NOTATIONS] = {
+        [MF__NOTATION_HY3] = {"<think:opensource>", "</think:opensource>", "</think:opensource>"},
+        [MF__NOTATION_MINIMAX3] = {"<mm:think>", "</mm:think>", "</mm:think>"},
+        [MF__NOTATION_MISTRAL] = {"[THINK]", "[/THINK]", "[/THINK]"},
+        [MF__NOTATION_GEMMA] = {"<|channel>thought", "<channel|>", "\n<channel|>"}};
+    return (unsigned)notation < MF__NOTATIONS && own[notation].open ? &own[notation] : &usual_marks;
 }
 
 mf__call_style mf__call_style_detect(const char *source) {
@@ -39,16 +55,32 @@ mf__call_style mf__call_style_detect(const char *source) {
     case MF__NOTATION_KIMI: return MF__CALL_KIMI;
     case MF__NOTATION_MINIMAX: return MF__CALL_MINIMAX;
     case MF__NOTATION_HARMONY: return MF__CALL_HARMONY;
+    case MF__NOTATION_HY3: return MF__CALL_HY3;
+    case MF__NOTATION_MINIMAX3: return MF__CALL_MINIMAX3;
+    case MF__NOTATION_MISTRAL: return MF__CALL_MISTRAL;
+    case MF__NOTATION_GEMMA: return MF__CALL_GEMMA;
     default: return MF__CALL_JSON;
     }
+}
+
+/* Hunyuan's <answer>, ERNIE's <response>. */
+const char *const *mf__wrap_detect(const char *source) {
+    static const char *const wraps[][2] = {{"<answer>", "</answer>"}, {"<response>", "</response>"}};
+    mf__notation notation = mf__notation_detect(source);
+    if (notation != MF__NOTATION_PLAIN && notation != MF__NOTATION_TAGS) return NULL;
+    for (size_t i = 0; i < MF__COUNT(wraps); i++)
+        if (strstr(source, wraps[i][0]) && strstr(source, wraps[i][1])) return wraps[i];
+    return NULL;
 }
 
 static mf_status set_template(mf__chat *f, const char *name, const char *source, size_t size, mf_error *err) {
     if (strlen(source) != size) return mf__fail(err, MF_E_FORMAT, "%s: a zero byte in the template", name);
     f->notation = mf__notation_detect(source);
     f->style = mf__call_style_detect(source);
+    f->wrap = mf__wrap_detect(source);
     f->has_developer = strstr(source, "developer") != NULL;
     f->splits_reasoning = strstr(source, "'</think>'") || strstr(source, "\"</think>\"");
+    f->has_no_think = strstr(source, "'no_think'") != NULL;
     f->has_tools = strstr(source, "tools") != NULL;
     f->has_reasoning = strstr(source, "thinking") || strstr(source, "reasoning_effort");
     return mf__jinja_parse(name, source, size, &f->jinja, err);
@@ -215,11 +247,24 @@ mf_status mf__chat_render(const mf__chat *f, const json_t *request, mf__strbuf *
     return mf__chat_render_with(f, request, NULL, out, err);
 }
 
-bool mf__text_opens_reasoning(const char *prompt, size_t n) {
-    static const char think[] = "<think>";
-    size_t k = sizeof think - 1;
+/* Whether a text ends in one of the markers; white space behind it does not count. */
+static bool ends_in_marker(const char *prompt, size_t n, bool open) {
     while (n && strchr(" \n\t\r", prompt[n - 1])) n--;
-    return n >= k && !memcmp(prompt + n - k, think, k);
+    for (int i = 0; i < MF__NOTATIONS; i++) {
+        const mf__think *t = mf__think_of((mf__notation)i);
+        const char *mark = open ? t->open : t->close;
+        size_t k = strlen(mark);
+        if (n >= k && !memcmp(prompt + n - k, mark, k)) return true;
+    }
+    return false;
+}
+
+bool mf__text_opens_reasoning(const char *prompt, size_t n) {
+    return ends_in_marker(prompt, n, true);
+}
+
+bool mf__text_closes_reasoning(const char *prompt, size_t n) {
+    return ends_in_marker(prompt, n, false);
 }
 
 mf_status mf__chat_parse(const char *json, size_t size, json_t **out, mf_error *err) {

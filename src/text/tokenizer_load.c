@@ -57,7 +57,7 @@ static mf_status check_id(const loader *l, const char *what, const json_t *value
 }
 
 static mf_status size_vocab(loader *l, const json_t *added) {
-    int32_t top = -1, id;
+    int32_t top = -1, id = 0;
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)l->vocab, name, value) {

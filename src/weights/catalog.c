@@ -73,10 +73,10 @@ void mf__catalog_guard(mf__catalog *cat) {
             cat->files[i].guard = mf__guard_add(cat->files[i].map.data, cat->files[i].map.size);
 }
 
-void mf__catalog_hold(mf__catalog *cat, int64_t least) {
+void mf__catalog_hold(mf__catalog *cat, int64_t least, const mf__reading *told) {
     for (int i = 0; i < cat->n_files; i++) {
         mapped_file *f = &cat->files[i];
-        if (f->owned && (int64_t)f->map.size >= least) mf__map_hold(&f->map, f->path);
+        if (f->owned && (int64_t)f->map.size >= least) mf__map_hold(&f->map, f->path, told);
     }
 }
 
@@ -166,7 +166,7 @@ int mf__catalog_where(const mf__catalog *cat, const void *p, int64_t *offset) {
 mf_status mf__catalog_derive(const mf__catalog *base, mf__catalog **out, mf_error *err) {
     mf_status status = mf__catalog_create(out, err);
     for (int i = 0; i < base->n_files && status == MF_OK; i++) {
-        int index;
+        int index = 0;
         status = add_mapped(*out, base->files[i].path, base->files[i].map, false, &index, err);
         if (status == MF_OK) (*out)->files[index].on_disk = base->files[i].on_disk;
     }

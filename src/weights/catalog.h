@@ -3,6 +3,7 @@
 #ifndef MF_WEIGHTS_CATALOG_H
 #define MF_WEIGHTS_CATALOG_H
 
+#include "base/file.h"
 #include "quant/type.h"
 
 typedef struct mf__catalog mf__catalog;
@@ -36,7 +37,7 @@ void mf__catalog_guard(mf__catalog *cat);
 const char *mf__catalog_cut(const mf__catalog *cat);
 
 /* Reads files of at least `least` bytes into memory where that can be had (mf__map_hold). */
-void mf__catalog_hold(mf__catalog *cat, int64_t least);
+void mf__catalog_hold(mf__catalog *cat, int64_t least, const mf__reading *told);
 
 /* A catalogue of the same files under other names: derive, put what is wanted, seal. base must outlive it.
  *   put        the bytes of an entry of base; name, dims (same product) and type may be others
@@ -49,10 +50,10 @@ mf_status mf__catalog_seal(mf__catalog *cat, mf_error *err); /* MF_E_FORMAT when
 /* The logical tensor called name ("….q_proj.weight", "….A_log"): where NAME ends in ".weight", is U32 and has .scales
  * and .biases beside it, an AFFINE view with bits and group inferred from the shapes, given the logical n_cols
  * (0: unknown, then group is taken as 64 or, failing that, whatever makes the shapes agree).
- * F8_E4M3 with NAME_scale_inv beside it becomes F8_BLOCK; I32 called X_packed with X_scale beside it, AFFINE of 4 bits
- * without biases.
- * 1-D entries become n_rows 1; 3-D ones n_planes. Anything above 3 dimensions is flattened into planes.
- * MF_E_NOT_FOUND names the tensor; MF_E_MISMATCH tells both shapes. */
+ * F8_E4M3 with NAME_scale_inv, NAME_scale or X.scale beside it becomes F8_BLOCK, bytes with such scales of type U8
+ * MXFP4; I32 called X_packed with X_scale beside it, AFFINE of 4 bits without biases. 1-D entries become n_rows 1; 3-D
+ * ones n_planes. Anything above 3 dimensions is flattened into planes. MF_E_NOT_FOUND names the tensor; MF_E_MISMATCH
+ * tells both shapes. */
 mf_status mf__catalog_tensor(const mf__catalog *cat, const char *name, int64_t n_cols, mf__tensor *out, mf_error *err);
 
 #endif

@@ -88,8 +88,8 @@ static json_t *number(const uint8_t *p, uint32_t kind) {
 }
 
 static mf_status take_value(cursor *c, uint32_t kind, int depth, json_t **out, mf_error *err) {
-    const char *text;
-    size_t length;
+    const char *text = NULL;
+    size_t length = 0;
     *out = NULL;
     if (kind >= N_KINDS || (kind == ARRAY && depth >= MAX_DEPTH))
         return mf__fail(err, MF_E_FORMAT, "%s: a value at byte %zu has the type %u, which is not possible there",
@@ -106,8 +106,8 @@ static mf_status take_value(cursor *c, uint32_t kind, int depth, json_t **out, m
         c->at += (size_t)KIND_BYTES[kind];
         return *out ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for the metadata of %s", c->name);
     }
-    uint32_t element;
-    uint64_t count;
+    uint32_t element = 0;
+    uint64_t count = 0;
     MF__TRY(take(c, &element, sizeof element, "an array", err));
     MF__TRY(take(c, &count, sizeof count, "an array", err));
     if (element >= N_KINDS || count > (c->size - c->at) / (size_t)KIND_BYTES[element])
@@ -130,9 +130,9 @@ static mf_status take_value(cursor *c, uint32_t kind, int depth, json_t **out, m
 
 static mf_status take_meta(cursor *c, uint64_t count, json_t *meta, mf_error *err) {
     for (uint64_t i = 0; i < count; i++) {
-        const char *key;
-        size_t length;
-        uint32_t kind;
+        const char *key = NULL;
+        size_t length = 0;
+        uint32_t kind = 0;
         json_t *value;
         MF__TRY(take_string(c, &key, &length, "a key", err));
         MF__TRY(take(c, &kind, sizeof kind, "a key's type", err));
@@ -160,7 +160,7 @@ typedef struct info {
 } info;
 
 static mf_status take_dims(cursor *c, info *t, mf_error *err) {
-    uint32_t n_dims;
+    uint32_t n_dims = 0;
     uint64_t dims[4] = {1, 1, 1, 1};
     int64_t elements = 1;
     MF__TRY(take(c, &n_dims, sizeof n_dims, "a tensor's description", err));
@@ -178,14 +178,14 @@ static mf_status take_dims(cursor *c, info *t, mf_error *err) {
 }
 
 static mf_status take_type(cursor *c, info *t, mf_error *err) {
-    uint32_t type;
+    uint32_t type = 0;
     const char *type_name;
     int values = 1, bytes;
     mf__entry *e = &t->entry;
     MF__TRY(take(c, &type, sizeof type, "a tensor's description", err));
     if (!mf__gguf_type(type, &e->type, &type_name))
         return mf__fail(err, MF_E_UNSUPPORTED,
-                        "%s: tensor %s is of the type %s (%u), which is not read. Read are F32, F16, BF16, Q8_0, Q4_0, "
+                        "%s: tensor %s is of the type %s (%u), which is not read. Read are F32, F16, BF16, I32, Q8_0, Q4_0, "
                         "Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4",
                         c->name, t->name, type_name, type);
     int64_t elements = 1, cols = e->dims[e->n_dims - 1];
@@ -199,9 +199,9 @@ static mf_status take_type(cursor *c, info *t, mf_error *err) {
 }
 
 static mf_status take_info(cursor *c, info *t, mf_error *err) {
-    const char *name;
-    size_t length;
-    uint64_t offset;
+    const char *name = NULL;
+    size_t length = 0;
+    uint64_t offset = 0;
     *t = (info){0};
     MF__TRY(take_string(c, &name, &length, "a tensor's name", err));
     if (length > MF__NAME_MAX || memchr(name, '\0', length))
@@ -258,8 +258,8 @@ static mf_status take_tensors(cursor *c, uint64_t count, const json_t *meta, int
 
 static mf_status read_file(cursor *c, int file, mf__catalog *cat, json_t *meta, mf_error *err) {
     char magic[4];
-    uint32_t version;
-    uint64_t n_tensors, n_keys;
+    uint32_t version = 0;
+    uint64_t n_tensors = 0, n_keys = 0;
     MF__TRY(take(c, magic, sizeof magic, "the first bytes", err));
     if (memcmp(magic, "GGUF", 4)) return mf__fail(err, MF_E_FORMAT, "%s does not begin with GGUF", c->name);
     MF__TRY(take(c, &version, sizeof version, "the header", err));

@@ -133,6 +133,15 @@ static mf_status open_experts(const char *dir, mf__native *out, mf_error *err) {
     return status;
 }
 
+static mf_status open_shard(const char *dir, mf__native *out, mf_error *err) {
+    MF__TRY(mf__shard_read(dir, &out->shard, err));
+    const mf__shard *s = out->shard;
+    if (!s || (s->n_layers == out->n_layers && s->n_experts == out->n_experts)) return MF_OK;
+    return mf__fail(err, MF_E_FORMAT,
+                    "%s/" MF_SHARD_NAME " is of a model with %d layers of %d experts, this has %d of %d", dir,
+                    s->n_layers, s->n_experts, out->n_layers, out->n_experts);
+}
+
 /* ---- */
 
 static mf_status open_dir(const char *dir, mf__native *out, mf_error *err) {
@@ -152,6 +161,7 @@ static mf_status open_dir(const char *dir, mf__native *out, mf_error *err) {
     free(manifest);
     if (status == MF_OK) status = open_config(dir, out, err);
     if (status == MF_OK) status = open_experts(dir, out, err);
+    if (status == MF_OK) status = open_shard(dir, out, err);
     return status;
 }
 
@@ -169,6 +179,7 @@ void mf__native_close(mf__native *native) {
     if (native->expert_files)
         for (int i = 0; i < native->n_layers; i++) free(native->expert_files[i]);
     free(native->expert_files);
+    mf__shard_free(native->shard);
     free(native->dir);
     *native = (mf__native){0};
 }

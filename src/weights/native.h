@@ -14,6 +14,7 @@
 
 #include "quant/expert.h"
 #include "weights/catalog.h"
+#include "weights/shard.h"
 
 #define MF_MANIFEST_VERSION 1
 
@@ -28,6 +29,7 @@ typedef struct mf__native {
     bool has_layout;          /* the manifest's own "moeflux" block had one */
     int n_experts;            /* from the manifest block; 0 when absent */
     mf__expert_layout layout; /* valid when has_layout; then every expert file is long enough for n_experts */
+    mf__shard *shard;         /* the experts of one rank alone; NULL: all */
     bool only_2bit;           /* no layout and no packed_experts: expert_files are those of packed_experts_2bit */
 } mf__native;
 

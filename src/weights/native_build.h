@@ -1,4 +1,5 @@
-/* What the reader and the writer of native directories share. Private to weights/. */
+/* What the reader and the writer of native directories share. Private to weights/, but for
+ * convert/shard.c, which copies the layout piece by piece. */
 #ifndef MF_WEIGHTS_NATIVE_BUILD_H
 #define MF_WEIGHTS_NATIVE_BUILD_H
 

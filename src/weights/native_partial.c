@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -51,8 +52,7 @@ static bool all_ours(const char *path, bool top, bool (*ours)(const char *, cons
         ok = fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
              (may_be_dir ? S_ISDIR(st.st_mode) : S_ISREG(st.st_mode)) && ours(e->d_name, list);
         if (!ok) {
-            strncpy(stranger, e->d_name, MF__NAME_MAX);
-            stranger[MF__NAME_MAX] = '\0';
+            snprintf(stranger, MF__NAME_MAX + 1, "%s", e->d_name);
         }
     }
     closedir(dir);

@@ -66,6 +66,13 @@ static bool is_mxfp4(const mf__entry *weight, const mf__entry *scales) {
            weight->dims[weight->n_dims - 1] == scales->dims[scales->n_dims - 1] * (MF_MXFP4_GROUP / 8);
 }
 
+/* X I8 or U8 [..., rows, cols / 2], two codes to a byte, low first, with scales U8 [..., rows, cols / 32] */
+static bool is_packed_mxfp4(const mf__entry *e, const mf__entry *scales) {
+    return (e->type == MF_TYPE_I8 || e->type == MF_TYPE_U8) && scales->type == MF_TYPE_U8 &&
+           same_shape(e, scales, false) &&
+           e->dims[e->n_dims - 1] == scales->dims[scales->n_dims - 1] * (MF_MXFP4_GROUP / 2);
+}
+
 static mf_status mxfp4_view(const mf__catalog *cat, const mf__entry *weight, const mf__entry *scales, int64_t n_cols,
                             mf__tensor *out, mf_error *err) {
     *out = plain_view(weight);
@@ -128,13 +135,13 @@ static int block_size(int64_t n, int64_t n_blocks) {
     return 0;
 }
 
-/* X F8_E4M3 [..., rows, cols] with X_scale_inv [..., blocks of rows, blocks of cols]; the value is the code times the
- * scale of its block, whatever "inv" says. */
+/* X F8_E4M3 [..., rows, cols] with scales [..., blocks of rows, blocks of cols], of a plain type or E8M0 (U8); the
+ * value is the code times the scale of its block, whatever "inv" says. */
 static mf_status f8_block_view(const mf__catalog *cat, const mf__entry *e, const mf__entry *scales, mf__tensor *out,
                                mf_error *err) {
     char w[MF__SHAPE_TEXT], s[MF__SHAPE_TEXT];
     int n = e->n_dims;
-    bool ok = n >= 2 && scales->n_dims == n && mf__type_is_float(scales->type);
+    bool ok = n >= 2 && scales->n_dims == n && (mf__type_is_float(scales->type) || scales->type == MF_TYPE_U8);
     for (int i = 0; ok && i < n - 2; i++) ok = e->dims[i] == scales->dims[i];
     *out = plain_view(e);
     out->type = MF_TYPE_F8_BLOCK;
@@ -179,6 +186,19 @@ static mf_status packed_view(const mf__catalog *cat, const mf__entry *e, int64_t
     return MF_OK;
 }
 
+/* X.weight_scale_inv, X.weight_scale or (DeepSeek-V4) X.scale; NULL: none. */
+static const mf__entry *scales_of(const mf__catalog *cat, const mf__entry *e) {
+    static const char *const ends[] = {"_scale_inv", "_scale"};
+    const mf__entry *found = NULL;
+    char name[MF__NAME_MAX + 16];
+    if (e->type != MF_TYPE_F8_E4M3 && e->type != MF_TYPE_I8 && e->type != MF_TYPE_U8) return NULL;
+    for (size_t i = 0; i < MF__COUNT(ends) && !found; i++) {
+        snprintf(name, sizeof name, "%s%s", e->name, ends[i]);
+        found = mf__catalog_find(cat, name);
+    }
+    return found || !mf__text_ends_with(e->name, WEIGHT) ? found : sibling(cat, e, ".scale");
+}
+
 mf_status mf__catalog_tensor(const mf__catalog *cat, const char *name, int64_t n_cols, mf__tensor *out, mf_error *err) {
     const mf__entry *e = mf__catalog_find(cat, name);
     if (!e) {
@@ -190,12 +210,9 @@ mf_status mf__catalog_tensor(const mf__catalog *cat, const char *name, int64_t n
     if (e->type == MF_TYPE_U32 && mf__text_ends_with(name, WEIGHT)) return affine_view(cat, e, n_cols, out, err);
     if (e->type == MF_TYPE_I32 && mf__text_ends_with(name, PACKED)) return packed_view(cat, e, n_cols, out, err);
     mf__tensor t = plain_view(e);
-    if (e->type == MF_TYPE_F8_E4M3) {
-        char scale_name[MF__NAME_MAX + 16];
-        snprintf(scale_name, sizeof scale_name, "%s_scale_inv", name);
-        const mf__entry *scales = mf__catalog_find(cat, scale_name);
-        if (scales) MF__TRY(f8_block_view(cat, e, scales, &t, err));
-    }
+    const mf__entry *scales = scales_of(cat, e);
+    if (scales && e->type == MF_TYPE_F8_E4M3) MF__TRY(f8_block_view(cat, e, scales, &t, err));
+    if (scales && is_packed_mxfp4(e, scales)) return mxfp4_view(cat, e, scales, n_cols, out, err);
     if (n_cols && t.n_cols != n_cols) {
         char shape[MF__SHAPE_TEXT];
         return mf__fail(err, MF_E_MISMATCH, "%s: tensor %s has the shape %s, expected rows of %" PRId64,

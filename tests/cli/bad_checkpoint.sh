@@ -93,9 +93,35 @@ fails "files may not grow so large" target -- sh -c "ulimit -f 500; exec '$moefl
 [ ! -e target ] || bad "left something that looks whole"
 rm -rf target.partial # what is finished stays, for the same command to go on from
 mkdir disk
+
+# ---- calibration: texts and models that cannot be, and nothing left of them ----
+calibrates_not() { # NAME TEXT OPTION...
+    name=$1
+    shift
+    wanted=$1
+    shift
+    fails "$name" "$wanted" -- "$moeflux" convert "$plain" target --experts 4 -q "$@"
+    ! ls -d target* >/dev/null 2>&1 || bad "something was left behind: $(ls -d target*)"
+}
+printf 'Once upon a time there was a fox.\n' >short.txt
+seq 5000 >long.txt
+calibrates_not "a text that is not there" "nowhere.txt" --calibrate nowhere.txt
+calibrates_not "a text that is a folder" "disk" --calibrate disk
+calibrates_not "a text that is too short" "a calibration needs 256 or more" --calibrate short.txt --calibrate-with "$stories"
+calibrates_not "the model of another" "the calibration is of a model with 8 layers, 64 experts" --calibrate long.txt \
+    --calibrate-with "$stories" --calibrate-tokens 512
+calibrates_not "a model that is none" "void" --calibrate long.txt --calibrate-with void
+seq 300000 >longer.txt
+name="interrupted while it reads" && timeout -s INT 2 "$moeflux" convert "$plain" target --experts 4 --calibrate longer.txt \
+    --calibrate-with "$stories" --calibrate-tokens 16M >out 2>err
+! ls -d target* .moeflux* >/dev/null 2>&1 && ok || bad "something was left behind"
+fails "experts that are kept" "stays as it is" -- "$moeflux" convert "$plain" target --bits keep --calibrate long.txt
 if mount -t tmpfs -o size=1m tmpfs disk 2>/dev/null; then
     fails "the disk is full" disk/target "No space left" -- "$moeflux" convert "$plain" disk/target
     ls -d disk/target* 2>/dev/null && name="the disk is full" && bad "left something behind"
+    fails "the disk is full of a calibration" "No space left" -- "$moeflux" convert "$plain" disk/target --experts 4 -q \
+        --calibrate long.txt
+    ls -d disk/* disk/.[!.]* 2>/dev/null && name="the disk is full of a calibration" && bad "left something behind"
     umount disk
 else
     printf 'skipped: the disk is full (cannot mount a small one here)\n'

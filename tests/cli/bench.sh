@@ -82,9 +82,62 @@ printf 'moeflux-routes 1 1 2 4\n\001\007' >wrong.routes
 fails "no such expert" "expert 7 of 4" -- "$moeflux" bench "$stories" --trace wrong.routes
 fails "no routes at all" "no file of routes" -- "$moeflux" bench "$stories" --trace story.log
 fails "a log that cannot be written" "no_such_folder/log" -- "$moeflux" bench "$stories" --log-routing no_such_folder/log
+# ---- pictures ----------------------------------------------------------------------------------------------------
+
+page() { # FILE: well-formed, with nothing from elsewhere
+    if command -v python3 >/dev/null; then
+        python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$1" 2>err || { bad "$1 is not well-formed" && return 1; }
+    fi
+    if grep -Eq 'src=|href=|url\(|@import|<script' "$1"; then bad "$1 refers to something" && return 1; fi
+}
+cells() { grep -o "class=\"h$1\" d=\"[^\"]*\"" page.html | grep -o 'M[0-9]* [0-9]*h1v1h-1z' | wc -l; } # of a level of the heat map
+name="a page"
+run_it 0 "$moeflux" report "$stories" -o page.html -n 12 -q && empty err && page page.html && cp page.html out &&
+    has out "12 tokens wanted experts 768 times" "Memory by part" ">14.2 MB<" "Hits against cache size" "Time by op and layer" ">experts<" \
+        "prefers-color-scheme:dark" "Tokens/s against --ram" ">this run<" && ok
+name="a page of recorded routes: each number where it belongs" # every token wants experts 0 to 7 of every layer
+{ printf 'moeflux-routes 1 8 8 64\n' && i=0 && while [ $i -lt 96 ]; do printf '\000\001\002\003\004\005\006\007' && i=$((i + 1)); done; } >same.routes
+run_it 0 "$moeflux" report "$stories" --output page.html -n 4 --routes same.routes && has err "wrote page.html" && page page.html && cp page.html out &&
+    has out "12 tokens (recorded) wanted experts 768 times: 64 of 512 were used, one of them 12 times" \
+        "<th>25 % of the experts</th><td>100.0 %</td>" "<th>15 % of the experts</th><td>100.0 %</td>" &&
+    has_not out "<th>5 % of the experts</th><td>100.0 %</td>" && holds "$(cells 7) == 64 && $(cells 1) == 0" && ok
+name="a page within a budget" && run_it 0 "$moeflux" report "$stories" -o page.html -n 8 --ram 80M --text story.log && page page.html &&
+    cp page.html out && has out "Not estimated: the budget leaves no room" "--ram 83.9 MB" && ok
+name="a page of a run"
+run_it 0 "$moeflux" bench "$stories" --html page.html --prefill 16 --decode 4 --repeat 2 --json && page page.html && cp out result &&
+    speed=$(value decode_tok_s) && cp page.html out && has out "<th>prefill</th>" "<th>decode</th><td>$(printf %.2f "$speed") tokens/s" "96 tokens wanted" && ok
+wrong "a page of reads" "--html is of prefill and decode" "$moeflux" bench "$stories" --html page.html --io
+wrong "a page and a recording" "--record-routes" "$moeflux" report "$stories" --record-routes x
+fails "routes of another model, as a page" "1 layers of 4" -- "$moeflux" report "$stories" --routes other.routes -o none.html
+fails "a page in no folder" "no_such_folder" -- "$moeflux" report "$stories" -n 4 -o no_such_folder/page.html -q
+name="no page of what failed" && [ ! -e none.html ] && ok || bad "there"
 if [ -w /dev/full ]; then
     name="a full device"
     run_it 1 "$moeflux" run "$stories" --tokens 2 --record-routes /dev/full && has err "/dev/full" && ok
 fi
+
+# ---- less read for a loss: convert --also, tune, --tuned --------------------------------------------------------------
+
+# Held-out text is not needed for what must hold.
+i=0
+while [ $i -lt 6 ]; do
+    printf 'Once upon a time there was a king who had %d daughters, and the youngest of them went into the wood to play with a golden ball by the well.\n<|endoftext|>\n' $i
+    i=$((i + 1))
+done >text
+cp -r "$stories" tuned && chmod -R u+w tuned
+
+name="what is tuned is kept beside the model"
+run_it 0 "$moeflux" tune tuned text --most-experts 64 --loss 0.5 --tokens 150 --steps 1 --json --report chart.html &&
+    has out '"setting": "' '"standard_error": ' && has err "exact " "MB a token" && grep -q '"lossy": {' tuned/tuned.json && grep -q '<svg' chart.html && ok
+name="and used"
+run_it 0 "$moeflux" run tuned --tuned --most-experts 64 --prompt "Once" --tokens 30 --temperature 0 --json &&
+    has err "tuned: " "nats a token" "lossy: " && has out '"lossy": {' && cp out first && ok
+name="with the same text every time"
+run_it 0 "$moeflux" run tuned --tuned --most-experts 64 --prompt "Once" --tokens 30 --temperature 0 --json --prefetch off --io-threads 2 &&
+    [ "$(grep '"text"' first)" = "$(grep '"text"' out)" ] && ok
+wrong "nothing was tuned" "moeflux tune" "$moeflux" run "$stories" --tuned --prompt "Once"
+name="nothing to gain"
+run_it 1 "$moeflux" tune tuned text --tokens 40 --dry-run && has err "all experts fit" && ok
+fails "no small copies" "convert --also 2" -- "$moeflux" eval "$stories" text --decode --lossy small=0.5
 
 finish

@@ -245,6 +245,43 @@ send \x04
 exit 0
 SCRIPT
 
+plays "several lines come back as one" --tokens 1 <<'SCRIPT' && holds "$(grep -c '"one\\ntwo"' t.json)" -eq 2 && holds "$(grep -c '"over\\nhere"' t.json)" -eq 2 && ok
+expect > 
+send """one\n
+expect ... 
+send two"""\n
+expect [prompt
+expect > 
+send \x1b[A\n
+expect [prompt
+expect > 
+send over\\\n
+expect ... 
+send here\n
+expect [prompt
+expect > 
+send \x1b[A\n
+expect [prompt
+expect > 
+send /save t.json\n
+expect 8 messages
+expect > 
+send \x04
+exit 0
+SCRIPT
+plays "what is typed while an answer comes is kept apart" --tokens 300 <<'SCRIPT' && holds "$(sed '/\[prompt/q' transcript | grep -c 'typed ahead')" -eq 0 && ok
+expect > 
+send \x1b[CTell me a story about a dog.\n
+expect dog.
+expect  
+send typed ahead
+expect [prompt
+expect > 
+expect typed ahead
+send \x15/quit\n
+exit 0
+SCRIPT
+
 plays "history" --tokens 1 <<'SCRIPT' && holds "$(grep -c '"first"' t.json)" -eq 3 && holds "$(grep -c '"second"' t.json)" -eq 2 && has t.json '"third"' && ok
 expect > 
 send first\n

@@ -33,6 +33,11 @@ wrong "a context that is too long" "--ctx is 2049, this model takes 1 to 2048; -
 wrong "a context in thousands" "--ctx is 3072, " "$moeflux" eval "$stories" "$0" --ctx 3K
 wrong "too many experts" "--experts-per-token is 99, " "$moeflux" run "$stories" --experts-per-token 99
 wrong "a backend" '--backend "abacus" is not known' "$moeflux" run "$stories" --backend abacus
+wrong "memory of a device that there is not" "backend cpu has none; \`moeflux inspect --cuda\` says whether there is one" \
+    "$moeflux" run "$stories" --backend cpu --vram 1G
+wrong "memory of a device, no size" '--vram is "0"; expected a size like 6G' "$moeflux" run "$stories" --vram 0
+name="a device's model that is not there" && run_it 1 "$moeflux" inspect --cuda /nowhere && has err "/nowhere does not exist" && ok
+name="what device there is" && run_it 0 "$moeflux" inspect --cuda && has out "cuda device" && ok
 wrong "a policy" "--policy is" "$moeflux" run "$stories" --policy fifo
 wrong "more tokens than the context" "--tokens is 5000" "$moeflux" eval "$stories" "$0" --tokens 5000
 wrong "a window" "from 0 to 16777216" "$moeflux" run "$stories" --penalty-window 99999999 --repetition-penalty 2

@@ -42,11 +42,34 @@ name="another name and preset" && run_it 0 pull org/tiny --name other --preset e
 forget
 name="a plan alone" && : >log && run_it 0 pull org/tiny --dry-run && has out "4 bits/64" together && holds ! -e "$models/tiny" &&
     ! grep -q 'safetensors None' log && gone tiny && ok || bad "$(cat log)"
+inspect() { TMPDIR=$work/tmp "$moeflux" inspect "$@" --endpoint "$endpoint" --allow-http; }
+looked() { # no weights came, and nothing is left
+    ! grep -E '(safetensors|gguf|bin) None' log && [ -z "$(ls -A tmp)" ] && [ ! -e "$models/${1:-tiny}" ]
+}
+mkdir -p tmp
+name="a verdict before a download" && : >log && run_it 0 inspect org/tiny && looked &&
+    has out qwen3_5_moe "a checkpoint" "--preset balanced is recommended" "moeflux pull org/tiny" "this machine" verdict "it fits" && ok || bad "$(cat log)"
+name="a verdict before a download, JSON" && run_it 0 inspect org/tiny --json && looked &&
+    has out '"model": "org/tiny@0123456789' '"preset": "balanced"' '"fits": true' && ok || bad "$(cat log)"
+rm -rf "$models/stories"
+name="a verdict on a model directory there" && : >log && run_it 0 inspect org/stories && looked stories &&
+    has out qwen3_5_moe "a model" "it fits" "--ram 72M" && has_not out conversion && ok || bad "$(cat log)"
+fails "no such model to look at" "404" -- inspect org/nothing -q
+fails "no hub at all, said at once" "onnect" -- timeout 20 "$moeflux" inspect org/tiny -q --endpoint http://127.0.0.1:9 --allow-http
+echo 'hash-once config.json' >faults && name="a look at bytes that were wrong once" && run_it 0 inspect org/tiny && has out "it fits" && ok
+echo 'busy 3' >faults && name="a look at a busy server" && run_it 0 inspect org/tiny && has out "it fits" && ok
+: >faults
 if [ -x "$make_gguf" ]; then
     mkdir -p root/org/gguf && "$make_gguf" "$golden/qwen3_5_moe" root/org/gguf/tiny-q8.gguf >/dev/null 2>err &&
         "$moeflux" convert root/org/gguf/tiny-q8.gguf from_gguf -q 2>/dev/null
     name="a GGUF file" && run_it 0 pull org/gguf && same from_gguf "$models/tiny-q8" && gone tiny-q8 && ok || bad "differs"
+    forget tiny-q8
+    name="a verdict on a GGUF file there" && : >log && run_it 0 inspect org/gguf && looked tiny-q8 &&
+        has out qwen3_5_moe "--preset balanced is recommended, because the source has 16 bits or more" "it fits" && ok || bad "$(cat log)"
+    name="a verdict on a GGUF file here" && run_it 0 "$moeflux" inspect root/org/gguf/tiny-q8.gguf &&
+        has out "a checkpoint" qwen3_5_moe "gate BF16" "--preset balanced" "DIR --dry-run shows the plan" "it fits" && ok
     cp root/org/gguf/tiny-q8.gguf root/org/gguf/tiny-q4.gguf
+    wrong "a look at which of two" "--file must say which" inspect org/gguf
     wrong "which of two" "--file must say which" pull org/gguf
     name="this one" && forget tiny-q4 && run_it 0 pull org/gguf --file tiny-q4.gguf && same from_gguf "$models/tiny-q4" && ok || bad "differs"
     mkdir -p root/org/split && "$make_gguf" "$golden/qwen3_5_moe" root/org/split/part.gguf 3 >/dev/null 2>err &&

@@ -4,11 +4,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "../../apps/moeflux/markdown.h"
+#include "../../apps/moeflux/wrap.h"
 
 typedef struct sink {
     char text[4096];
@@ -82,11 +84,70 @@ static void test_code(void **state) {
     shown("``", "``");
 }
 
+/* ---- words ------------------------------------------------------------------------------------------------------ */
+
+/* As much of a terminal as a wrapped text needs: lines that are written over, back by columns, cleared to their end. */
+typedef struct paper {
+    char line[32][64];
+    int row, column;
+    char sequence[16];
+    int n;
+} paper;
+
+static void on_paper(void *user, const char *bytes, size_t n) {
+    paper *p = user;
+    for (size_t i = 0; i < n; i++) {
+        char c = bytes[i];
+        if (c == '\033' || p->n) {
+            p->sequence[p->n++] = c;
+            if (c == 'D') p->column -= atoi(p->sequence + 2);
+            if (c == 'K') p->line[p->row][p->column] = '\0';
+            if (c == 'D' || c == 'K' || c == 'm') memset(p->sequence, 0, sizeof p->sequence), p->n = 0;
+            assert_true(p->column >= 0);
+        } else if (c == '\n') {
+            p->row++;
+            p->column = 0;
+        } else {
+            p->line[p->row][p->column++] = c;
+        }
+    }
+}
+
+static void wrapped(int columns, const char *text, const char *wanted) {
+    for (size_t piece = 1; piece <= strlen(text) + 1; piece++) {
+        paper p = {0};
+        wrap w;
+        char all[1024] = "";
+        wrap_init(&w, columns, on_paper, &p);
+        for (size_t at = 0; at < strlen(text); at += piece) {
+            size_t left = strlen(text) - at;
+            wrap_push(&w, text + at, left < piece ? left : piece);
+        }
+        for (int i = 0; i <= p.row; i++) {
+            for (size_t n = strlen(p.line[i]); n && p.line[i][n - 1] == ' '; n--) p.line[i][n - 1] = '\0';
+            strcat(strcat(all, i ? "|" : ""), p.line[i]);
+        }
+        assert_string_equal(all, wanted);
+    }
+}
+
+static void test_words(void **state) {
+    (void)state;
+    wrapped(13, "one two three four", "one two|three four");
+    wrapped(13, "one two three  four five", "one two|three  four|five");
+    wrapped(13, "one two thre! four", "one two|thre! four");
+    wrapped(13, "123456789012 next", "123456789012|next");
+    wrapped(13, "12345678901234567890 next", "123456789012|34567890|next");
+    wrapped(13, "a 12345678901234567890", "a|123456789012|34567890");
+    wrapped(13, "one\ntwo three four", "one|two three|four");
+    wrapped(13, "a \033[1mbold\033[0m word here", "a bold word|here");
+    wrapped(13, "one two \033[1mth\033[0mree", "one two|three");
+    wrapped(0, "one two three four five", "one two three four five");
+    wrapped(5, "one two three four five", "one two three four five"); /* too narrow to be of use */
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_inline),
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_code),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_inline), cmocka_unit_test(test_lines),
+                                       cmocka_unit_test(test_code), cmocka_unit_test(test_words)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@ helps() { # NAME TEXT COMMAND...
 helps "help" "commands:" "$moeflux" help
 helps "--help" "commands:" "$moeflux" --help
 helps "--version" "moeflux 0." "$moeflux" --version
-for command in run chat list rm where convert inspect check eval bench tokenize template; do
+for command in run chat list rm where convert inspect check eval tune bench tokenize template; do
     helps "$command --help" "examples:" "$moeflux" $command --help
     helps "help $command" "usage: moeflux $command" "$moeflux" help $command
 done
@@ -84,7 +84,24 @@ wrong "too few words" "2 arguments are missing" "$moeflux" eval
 wrong "inspect nothing" "1 argument is missing: MODEL, or --cpu" "$moeflux" inspect
 wrong "one too few" "1 argument is missing" "$moeflux" convert somewhere
 wrong "bits" "keep, 2, 3, 4, 5, 6 or 8" "$moeflux" convert a b --bits 7
-wrong "second set" "--experts 2" "$moeflux" convert a b --also-2bit
+wrong "second set" "--also is 5; expected 2 or 3" "$moeflux" convert a b --also 5
+wrong "a setting" "known are bonus" "$moeflux" eval "$stories" "$0" --decode --lossy bones=1
+fails "a setting alone" "does nothing without bonus" -- "$moeflux" eval "$stories" "$0" --decode --lossy skip=0.1,sure=0.5
+wrong "two settings" "exclude each other" "$moeflux" eval "$stories" "$0" --decode --lossy skip=0.1 --tuned
 wrong "group" "32, 64 or 128" "$moeflux" convert a b --group 48
+wrong "bits for what" '"side=3" is not gate=N, up=N or down=N' "$moeflux" convert a b --bits-for gate=3,side=3
+wrong "bits for nothing" 'is not gate=N, up=N or down=N' "$moeflux" convert a b --bits-for ""
+wrong "bits for, no width" '"up" is not gate=N' "$moeflux" convert a b --bits-for up
+wrong "bits for, a width" 'down has the width "7"; expected 2, 3, 4, 5, 6 or 8' "$moeflux" convert a b --bits-for down=7
+wrong "bits for, a tail" 'gate has the width "3x"' "$moeflux" convert a b --bits-for gate=3x,up=3
+wrong "bits for, twice" "up is there twice" "$moeflux" convert a b --bits-for up=3,up=4
+wrong "target bits" '--target-bits is "1"' "$moeflux" convert a b --target-bits 1
+wrong "target bits and widths" "--target-bits chooses the experts' widths, and --bits-for gives them" "$moeflux" convert a b \
+    --target-bits 3.2 --bits-for up=3
+wrong "target bits and experts" "and --experts gives them" "$moeflux" convert a b --target-bits 3.2 --experts 4
+wrong "calibration without a text" "--calibrate-with is for --calibrate" "$moeflux" convert a b --calibrate-with c
+wrong "scales only of nothing" "--scales-only is for --calibrate" "$moeflux" convert a b --scales-only
+wrong "tokens of nothing" "--calibrate-tokens is for --calibrate" "$moeflux" convert a b --calibrate-tokens 1K
+wrong "a plan with a text" "--dry-run reads no text" "$moeflux" convert a b --dry-run --calibrate c
 
 finish

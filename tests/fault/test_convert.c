@@ -92,7 +92,7 @@ static mf_status convert(trouble *t, bool allow_nonfinite, mf_error *err) {
     mf__convert_options opt;
     mf__convert_options_init(&opt);
     mf__convert_preset(&opt, "balanced");
-    opt.also_2bit = true; /* the most there is to write */
+    opt.also_bits = 2; /* the most there is to write */
     opt.allow_nonfinite = allow_nonfinite;
     opt.progress = on_progress;
     opt.progress_user = t;
@@ -290,7 +290,7 @@ static void other_work(void **state) {
     opt = (mf__convert_options){0};
     mf__convert_options_init(&opt);
     mf__convert_preset(&opt, "balanced");
-    opt.also_2bit = true;
+    opt.also_bits = 2;
     opt.progress = stop_late;
     assert_int_equal(mf__convert(at("source"), at("target"), &opt, &err), MF_E_CANCELLED);
     if (convert(&none, false, &err)) fail_msg("%s", err.text);

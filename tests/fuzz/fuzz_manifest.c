@@ -1,5 +1,5 @@
 /* The native manifest on arbitrary bytes, over a trunk of 4,096 bytes: an error, or tensors that lie inside the trunk
- * and an expert layout whose parts lie inside the expert. */
+ * and an expert layout whose parts lie inside the expert. The record of a shard, too. */
 #include "weights/native.h"
 
 #include "views.h"
@@ -36,6 +36,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         abort();
     }
     mf__native_close(&n);
+    mf__shard *shard;
+    if (mf__shard_parse("fuzz", (const char *)data, size, &shard, NULL) == MF_OK) {
+        if (shard->rank >= shard->n_ranks || shard->n_ranks > MF_SHARD_RANKS) abort();
+        mf__shard_placement(shard);
+        mf__shard_free(shard);
+    }
     free(trunk);
     return 0;
 }

@@ -11,190 +11,12 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "base/strbuf.h"
-#include "quant/half.h"
+#include "gguf_file.h"
 #include "weights/safetensors.h"
-
-#define CHECK(x)                                                                                                       \
-    do {                                                                                                               \
-        if (!(x)) {                                                                                                    \
-            fprintf(stderr, "make_gguf: %s (line %d)\n", #x, __LINE__);                                                \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-enum { T_F32 = 0, T_BF16 = 30, MAX_FILES = 9 };
-
-/* Blocks of 32: F16 d, F16 m if there is one, fifth bits if there are, codes. value = (code - zero) d + m */
-typedef struct block_type {
-    const char *name;
-    uint32_t number;
-    int bits, zero;
-    bool has_m;
-} block_type;
-
-static const block_type BLOCKS[] = {{"q4_0", 2, 4, 8, false},
-                                    {"q4_1", 3, 4, 0, true},
-                                    {"q5_0", 6, 5, 16, false},
-                                    {"q5_1", 7, 5, 0, true},
-                                    {"q8_0", 8, 8, 128, false}};
-static const block_type *quantized; /* NULL: matrices as they are */
-static bool values_only;
 
 static mf__catalog *cat;
 static json_t *config;
 static const char *arch;
-static mf__strbuf keys, infos[MAX_FILES], data[MAX_FILES];
-static int n_keys, n_tensors[MAX_FILES], n_files = 1, n_written;
-
-/* ---- the file ---- */
-
-static void put(mf__strbuf *b, const void *p, size_t n) {
-    CHECK(mf__strbuf_append(b, p, n, NULL) == MF_OK);
-}
-
-static void put_u32(mf__strbuf *b, uint32_t v) {
-    put(b, &v, 4);
-}
-
-static void put_u64(mf__strbuf *b, uint64_t v) {
-    put(b, &v, 8);
-}
-
-static void put_text(mf__strbuf *b, const char *s) {
-    put_u64(b, strlen(s));
-    put(b, s, strlen(s));
-}
-
-static void put_key(const char *key, uint32_t type) {
-    char full[128];
-    snprintf(full, sizeof full, "%s.%s", arch, key);
-    put_text(&keys, strchr(key, '.') && !strncmp(key, "general.", 8) ? key : full);
-    put_u32(&keys, type);
-    n_keys++;
-}
-
-static void key_u32(const char *key, int64_t v) {
-    put_key(key, 4);
-    put_u32(&keys, (uint32_t)v);
-}
-
-static void key_f32(const char *key, double v) {
-    float f = (float)v;
-    put_key(key, 6);
-    put(&keys, &f, 4);
-}
-
-static void key_bool(const char *key, bool v) {
-    put_key(key, 7);
-    put(&keys, &(char){v}, 1);
-}
-
-static void key_text(const char *key, const char *v) {
-    put_key(key, 8);
-    put_text(&keys, v);
-}
-
-static bool fits_bf16(const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, &x[i], 4);
-        if (u & 0xffff) return false;
-    }
-    return true;
-}
-
-/* 32 values: written as a block, or their decoded values as F32. */
-static void put_block(mf__strbuf *to, const float *x) {
-    const block_type *t = quantized;
-    float lo = 0, hi = 0, top = (float)((1 << t->bits) - 1), back[32];
-    uint8_t codes[32], packed[32] = {0};
-    uint32_t fifths = 0;
-    for (int i = 0; i < 32; i++) {
-        lo = x[i] < lo ? x[i] : lo;
-        hi = x[i] > hi ? x[i] : hi;
-    }
-    float span = t->has_m ? (hi - lo) / top : (hi > -lo ? hi : -lo) / (float)(t->zero - 1);
-    uint16_t d16 = mf__f32_to_f16(span), m16 = mf__f32_to_f16(t->has_m ? lo : 0);
-    float d = mf__f16_to_f32(d16), m = mf__f16_to_f32(m16);
-    for (int i = 0; i < 32; i++) {
-        float code = d > 0 ? rintf((x[i] - m) / d) + (float)t->zero : 0;
-        codes[i] = (uint8_t)(code < 0 ? 0 : code > top ? top : code);
-        back[i] = ((float)codes[i] - (float)t->zero) * d + m;
-        fifths |= (uint32_t)(codes[i] >> 4 & 1) << i;
-        if (t->bits == 8)
-            packed[i] = (uint8_t)(codes[i] - 128);
-        else
-            packed[i % 16] |= (uint8_t)((codes[i] & 15) << (i < 16 ? 0 : 4));
-    }
-    if (values_only) {
-        put(to, back, sizeof back);
-        return;
-    }
-    put(to, &d16, 2);
-    if (t->has_m) put(to, &m16, 2);
-    if (t->bits == 5) put_u32(to, fifths);
-    put(to, packed, t->bits == 8 ? 32 : 16);
-}
-
-/* dims as ggml has them: the contiguous one first; 0 ends. */
-static void tensor(const char *name, const float *x, int64_t a, int64_t b, int64_t c) {
-    int f = n_written++ % n_files;
-    int64_t dims[3] = {a, b, c}, n = a * (b ? b : 1) * (c ? c : 1);
-    bool matrix = b && !strstr(name, ".bias"), blocks = matrix && quantized && a % 32 == 0;
-    uint32_t type = matrix && fits_bf16(x, n) ? T_BF16 : T_F32;
-    if (blocks) type = values_only ? T_F32 : quantized->number;
-    while (data[f].size % 32) put(&data[f], "", 1);
-    put_text(&infos[f], name);
-    put_u32(&infos[f], b ? c ? 3 : 2 : 1);
-    for (int i = 0; i < 3 && dims[i]; i++) put_u64(&infos[f], (uint64_t)dims[i]);
-    put_u32(&infos[f], type);
-    put_u64(&infos[f], data[f].size);
-    n_tensors[f]++;
-    for (int64_t i = 0; blocks && i < n; i += 32) put_block(&data[f], x + i);
-    if (blocks) return;
-    if (type == T_F32) {
-        put(&data[f], x, (size_t)n * 4);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, &x[i], 4);
-        uint16_t h = (uint16_t)(u >> 16);
-        put(&data[f], &h, 2);
-    }
-}
-
-static void write_files(const char *out) {
-    for (int f = 0; f < n_files; f++) {
-        mf__strbuf head = {0}, own = {0};
-        char path[1024];
-        int extra = n_files > 1 ? 2 : 0;
-        snprintf(path, sizeof path, "%s", out);
-        if (extra) snprintf(path, sizeof path, "%.*s-%05d-of-%05d.gguf", (int)strlen(out) - 5, out, f + 1, n_files);
-        put(&head, "GGUF", 4);
-        put_u32(&head, 3);
-        put_u64(&head, (uint64_t)n_tensors[f]);
-        put_u64(&head, (uint64_t)(f == 0 ? n_keys + extra : extra));
-        if (f == 0) put(&head, keys.data, keys.size);
-        if (extra) {
-            put_text(&own, "split.count");
-            put_u32(&own, 4);
-            put_u32(&own, (uint32_t)n_files);
-            put_text(&own, "split.no");
-            put_u32(&own, 4);
-            put_u32(&own, (uint32_t)f);
-            put(&head, own.data, own.size);
-        }
-        put(&head, infos[f].data, infos[f].size);
-        while (head.size % 32) put(&head, "", 1);
-        FILE *file = fopen(path, "wb");
-        CHECK(file && fwrite(head.data, 1, head.size, file) == head.size);
-        CHECK(fwrite(data[f].data, 1, data[f].size, file) == data[f].size && fclose(file) == 0);
-        mf__strbuf_free(&head);
-        mf__strbuf_free(&own);
-    }
-}
 
 /* ---- the checkpoint ---- */
 
@@ -219,7 +41,7 @@ static bool has(const char *name) {
 }
 
 /* All values of a tensor, decoded; n is checked when not 0. Freed by the caller. */
-static float *values(const char *name, int64_t n) {
+float *values(const char *name, int64_t n) {
     mf__tensor t;
     mf_error err;
     if (mf__catalog_tensor(cat, name, 0, &t, &err)) fprintf(stderr, "make_gguf: %s\n", err.text);
@@ -295,16 +117,9 @@ static void attention(int l) {
     if (has(of(l, "self_attn.sinks"))) vector(blk(l, "attn_sinks.weight"), of(l, "self_attn.sinks"), n, false);
 }
 
-static void latent(int l) {
-    int64_t h = number("hidden_size"), n = number("num_attention_heads"), q = number("q_lora_rank");
-    int64_t lora = number("kv_lora_rank"), nope = number("qk_nope_head_dim"), rot = number("qk_rope_head_dim");
+void split_kv_b(int l) {
+    int64_t n = number("num_attention_heads"), lora = number("kv_lora_rank"), nope = number("qk_nope_head_dim");
     int64_t v = number("v_head_dim");
-    matrix(blk(l, "attn_q_a.weight"), of(l, "self_attn.q_a_proj.weight"), q, h);
-    vector(blk(l, "attn_q_a_norm.weight"), of(l, "self_attn.q_a_layernorm.weight"), q, false);
-    matrix(blk(l, "attn_q_b.weight"), of(l, "self_attn.q_b_proj.weight"), n * (nope + rot), q);
-    matrix(blk(l, "attn_kv_a_mqa.weight"), of(l, "self_attn.kv_a_proj_with_mqa.weight"), lora + rot, h);
-    vector(blk(l, "attn_kv_a_norm.weight"), of(l, "self_attn.kv_a_layernorm.weight"), lora, false);
-    matrix(blk(l, "attn_output.weight"), of(l, "self_attn.o_proj.weight"), h, n * v);
     float *both = values(of(l, "self_attn.kv_b_proj.weight"), n * (nope + v) * lora);
     float *kb = malloc((size_t)(n * nope * lora) * 4), *vb = malloc((size_t)(n * v * lora) * 4);
     CHECK(kb && vb);
@@ -319,6 +134,19 @@ static void latent(int l) {
     free(kb);
     free(vb);
     free(both);
+}
+
+static void latent(int l) {
+    int64_t h = number("hidden_size"), n = number("num_attention_heads"), q = number("q_lora_rank");
+    int64_t lora = number("kv_lora_rank"), nope = number("qk_nope_head_dim"), rot = number("qk_rope_head_dim");
+    int64_t v = number("v_head_dim");
+    matrix(blk(l, "attn_q_a.weight"), of(l, "self_attn.q_a_proj.weight"), q, h);
+    vector(blk(l, "attn_q_a_norm.weight"), of(l, "self_attn.q_a_layernorm.weight"), q, false);
+    matrix(blk(l, "attn_q_b.weight"), of(l, "self_attn.q_b_proj.weight"), n * (nope + rot), q);
+    matrix(blk(l, "attn_kv_a_mqa.weight"), of(l, "self_attn.kv_a_proj_with_mqa.weight"), lora + rot, h);
+    vector(blk(l, "attn_kv_a_norm.weight"), of(l, "self_attn.kv_a_layernorm.weight"), lora, false);
+    matrix(blk(l, "attn_output.weight"), of(l, "self_attn.o_proj.weight"), h, n * v);
+    split_kv_b(l);
 }
 
 /* Value heads from the published order (those of a key head together) to GGUF's; rows_each rows of row values. */
@@ -510,7 +338,6 @@ static void grouped_keys(void) {
 }
 
 static void metadata(void) {
-    key_text("general.architecture", arch);
     key_u32("block_count", number("num_hidden_layers"));
     key_u32("context_length", number("max_position_embeddings"));
     key_u32("embedding_length", number("hidden_size"));
@@ -564,19 +391,9 @@ static const char *arch_of(const char *type) {
     return NULL;
 }
 
-int main(int argc, char **argv) {
-    char path[1024];
-    CHECK(argc >= 3);
-    snprintf(path, sizeof path, "%s/config.json", argv[1]);
-    CHECK(mf__json_read(path, 1 << 20, &config, NULL) == MF_OK);
-    CHECK(mf__safetensors_open(argv[1], &cat, NULL) == MF_OK);
-    arch = arch_of(json_string_value(json_object_get(config, "model_type")));
-    if (argc > 3) n_files = atoi(argv[3]);
-    CHECK(n_files >= 1 && n_files <= MAX_FILES);
-    for (size_t i = 0; argc > 4 && i < MF__COUNT(BLOCKS); i++)
-        if (!strcmp(argv[4], BLOCKS[i].name)) quantized = &BLOCKS[i];
-    CHECK(argc < 5 || quantized);
-    values_only = argc > 5;
+static void first_family(const char *type, int files) {
+    arch = arch_of(type);
+    gguf_begin(arch, files);
     metadata();
     int64_t h = number("hidden_size"), v = number("vocab_size");
     matrix("token_embd.weight", "model.embed_tokens.weight", v, h);
@@ -595,12 +412,19 @@ int main(int argc, char **argv) {
             attention(l);
         feed_forward(l);
     }
-    write_files(argv[2]);
-    for (int f = 0; f < n_files; f++) {
-        mf__strbuf_free(&infos[f]);
-        mf__strbuf_free(&data[f]);
-    }
-    mf__strbuf_free(&keys);
+}
+
+int main(int argc, char **argv) {
+    char path[1024];
+    CHECK(argc >= 3);
+    snprintf(path, sizeof path, "%s/config.json", argv[1]);
+    CHECK(mf__json_read(path, 1 << 20, &config, NULL) == MF_OK);
+    CHECK(mf__safetensors_open(argv[1], &cat, NULL) == MF_OK);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    int files = argc > 3 ? atoi(argv[3]) : 1;
+    if (argc > 4) gguf_quantize(argv[4], argc > 5);
+    if (!later_family(type, config, cat, files)) first_family(type, files);
+    gguf_end(argv[2]);
     mf__catalog_close(cat);
     json_decref(config);
     return 0;

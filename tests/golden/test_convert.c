@@ -1,10 +1,12 @@
 /* Conversion from inside: stopping it at any moment leaves no model, only what the next run goes on with; and the bits
  * asked for are the bits written. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,6 +14,9 @@
 
 #include "base/file.h"
 #include "convert/convert.h"
+#include "convert/sample.h"
+#include "convert/spend.h"
+#include "convert/verify.h"
 #include "tiny.h"
 #include "weights/native.h"
 
@@ -132,10 +137,205 @@ static void test_bits_are_those_asked_for(void **state) {
     }
 }
 
+/* ---- calibration ---- */
+
+/* Of the tiny model: tokens that go to the experts below `most` alone, so that the others are never seen. */
+static mf__sample *make_sample(int most) {
+    enum { TOKENS = 300, EXPERTS = 8, TOP = 2 };
+    mf__sample_shape shape = {
+        .n_layers = TINY_LAYERS, .n_experts = EXPERTS, .top_k = TOP, .n_hidden = TINY_HIDDEN, .max_tokens = TOKENS};
+    mf__sample *s;
+    mf_error err;
+    uint32_t seed = 7;
+    float row[TINY_HIDDEN];
+    assert_int_equal(mf__sample_create(".", &shape, &s, &err), MF_OK);
+    for (int t = 0; t < TOKENS; t++) {
+        for (int l = 0; l < TINY_LAYERS; l++) {
+            float ids[TOP] = {(float)(t % most), (float)((t + 1) % most)}, shares[TOP] = {0.7f, 0.3f};
+            for (int i = 0; i < TINY_HIDDEN; i++) {
+                seed = seed * 1664525u + 1013904223u;
+                row[i] = (float)(seed >> 8) / 8388608.0f - 1.0f + (i ? row[i - 1] * 0.5f : 0);
+            }
+            assert_int_equal(mf__sample_rows(s, l, row, 1, NULL), MF_OK);
+            assert_int_equal(mf__sample_ids(s, l, ids, 1, NULL), MF_OK);
+            assert_int_equal(mf__sample_shares(s, l, shares, 1, NULL), MF_OK);
+        }
+        mf__sample_count(s, 1);
+    }
+    assert_int_equal(mf__sample_rows(s, 0, row, 1, &err), MF_E_INVALID); /* full */
+    return s;
+}
+
+/* The experts' bytes of all layers, for comparison. */
+static char *expert_bytes(size_t *size) {
+    char *all = NULL;
+    *size = 0;
+    for (int l = 0; l < TINY_LAYERS; l++) {
+        char path[128], *bytes;
+        size_t n;
+        snprintf(path, sizeof path, "%s/packed_experts/layer_%02d.bin", target, l);
+        assert_int_equal(mf__file_read(path, 1 << 26, &bytes, &n, NULL), MF_OK);
+        all = realloc(all, *size + n);
+        memcpy(all + *size, bytes, n);
+        *size += n;
+        free(bytes);
+    }
+    return all;
+}
+
+static void calibrated(mf__convert_options *opt, const mf__sample *sample, int threads, bool scales_only) {
+    mf__convert_options_init(opt);
+    opt->expert_bits = 3;
+    opt->group = 32;
+    opt->n_threads = threads;
+    opt->sample = sample;
+    opt->calibration = "a text";
+    opt->scales_only = scales_only;
+}
+
+/* The number of threads, and being stopped on the way, change nothing; a calibration does; experts that it never saw
+ * are there all the same. */
+static void test_calibrated_bytes(void **state) {
+    (void)state;
+    mf__sample *sample = make_sample(3);
+    for (int scales_only = 0; scales_only < 2; scales_only++) {
+        char *first = NULL, *bytes;
+        size_t size;
+        for (int run = 0; run < 5; run++) { /* 1, 2, 3 threads; stopped and gone on with; without a calibration */
+            mf__convert_options opt;
+            watch w = {.stop_at = -1}, half = {.stop_at = 6};
+            float logits[TINY_VOCAB];
+            calibrated(&opt, run == 4 ? NULL : sample, run % 3 + 1, scales_only);
+            if (run == 4) opt.calibration = NULL;
+            if (run == 3) assert_int_equal(convert(&opt, &half, NULL), MF_E_CANCELLED);
+            assert_false(mf__path_exists(target));
+            assert_int_equal(convert(&opt, &w, NULL), MF_OK);
+            bytes = expert_bytes(&size);
+            if (run == 0) {
+                first = bytes;
+                mf_model *m = tiny_open(target, 1);
+                mf_session *s = tiny_session(m, 8, 0);
+                tiny_eval(s, 3, logits);
+                for (int v = 0; v < TINY_VOCAB; v++) assert_true(logits[v] == logits[v]);
+                mf_session_free(s);
+                mf_model_close(m);
+                mf_error err;
+                mf__verify_options how = {0};
+                assert_int_equal(mf__verify(target, &how, NULL, NULL), MF_OK);
+                assert_int_equal(mf__verify_against(target, tiny_checkpoint, &how, &err), MF_E_UNSUPPORTED);
+                assert_non_null(strstr(err.text, "calibration"));
+            } else {
+                assert_int_equal(memcmp(first, bytes, size) == 0, run < 4);
+                free(bytes);
+            }
+            assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
+        }
+        free(first);
+    }
+    mf__sample_free(sample);
+}
+
+/* What a calibration cannot be for is said before anything is written; work of another calibration is not gone on
+ * with. */
+static void test_calibrations_that_cannot_be(void **state) {
+    (void)state;
+    mf__sample *sample = make_sample(3), *other;
+    mf__sample_shape shape = {.n_layers = 3, .n_experts = 4, .top_k = 1, .n_hidden = 64, .max_tokens = 8};
+    mf__convert_options opt;
+    mf_error err;
+    watch w = {.stop_at = -1}, half = {.stop_at = 6}, again = {.stop_at = -1};
+    calibrated(&opt, sample, 1, false);
+    opt.expert_bits = MF_BITS_KEEP;
+    assert_int_equal(convert(&opt, &w, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "stays as it is"));
+    assert_int_equal(mf__sample_create(".", &shape, &other, NULL), MF_OK);
+    calibrated(&opt, other, 1, false);
+    assert_int_equal(convert(&opt, &w, &err), MF_E_MISMATCH);
+    assert_non_null(strstr(err.text, "the calibration is of a model with 3 layers, 4 experts"));
+    assert_false(mf__path_exists(target) || mf__path_exists(partial));
+    calibrated(&opt, sample, 1, false);
+    assert_int_equal(convert(&opt, &half, &err), MF_E_CANCELLED);
+    opt.calibration = "another text";
+    assert_int_equal(convert(&opt, &again, &err), MF_E_EXISTS);
+    assert_int_equal(mf__dir_remove(partial, NULL), MF_OK);
+    mf__sample_free(other);
+    mf__sample_free(sample);
+}
+
+/* ---- mixed widths ---- */
+
+static void test_parts_have_their_own_widths(void **state) {
+    (void)state;
+    mf__convert_options opt;
+    mf__verify_options how = {0};
+    watch w = {.stop_at = -1};
+    mf__native n;
+    float logits[TINY_VOCAB];
+    mf__convert_options_init(&opt);
+    opt.expert_bits = 4;
+    opt.part_bits[MF_PART_GATE] = 3;
+    opt.part_bits[MF_PART_DOWN] = 5;
+    opt.part_group[MF_PART_DOWN] = 32;
+    assert_int_equal(convert(&opt, &w, NULL), MF_OK);
+    assert_int_equal(mf__native_open(target, &n, NULL), MF_OK);
+    static const int bits[] = {3, 4, 5}, groups[] = {64, 64, 32};
+    for (int p = 0; p < MF_PART_COUNT; p++) {
+        assert_int_equal(n.layout.part[p].bits, bits[p]);
+        assert_int_equal(n.layout.part[p].group, groups[p]);
+    }
+    mf__native_close(&n);
+    assert_int_equal(mf__verify(target, &how, NULL, NULL), MF_OK);
+    assert_int_equal(mf__verify_against(target, tiny_checkpoint, &how, NULL), MF_OK);
+    mf_model *m = tiny_open(target, 1);
+    mf_session *s = tiny_session(m, 8, 0);
+    tiny_eval(s, 3, logits);
+    for (int v = 0; v < TINY_VOCAB; v++) assert_true(logits[v] == logits[v]);
+    mf_session_free(s);
+    mf_model_close(m);
+    assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
+    mf_error err;
+    opt.part_bits[MF_PART_UP] = 7;
+    assert_int_equal(convert(&opt, &w, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "up: 7 bits"));
+}
+
+static void test_bits_are_spent_near_the_target(void **state) {
+    (void)state;
+    static const double targets[] = {2.6, 3.2, 4.1};
+    mf__sample *sample = make_sample(8);
+    double last = INFINITY;
+    for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
+        mf__convert_options opt;
+        mf__spending with, without;
+        mf_error err;
+        mf__convert_options_init(&opt);
+        assert_int_equal(mf__spend_bits(tiny_checkpoint, targets[i], &opt, &without, &err), MF_OK);
+        assert_true(fabs(without.bits_per_weight - targets[i]) <= 0.0501);
+        double error = 0;
+        for (int p = 0; p < MF_PART_COUNT; p++) error += without.error[p] * without.error[p];
+        assert_true(error < last);
+        last = error;
+        if (i) continue;
+        assert_int_equal(mf__spend_bits(tiny_checkpoint, 1.5, &opt, &with, &err), MF_E_INVALID);
+        assert_non_null(strstr(err.text, "the nearest are"));
+        opt.sample = sample;
+        opt.calibration = "a text";
+        assert_int_equal(mf__spend_bits(tiny_checkpoint, targets[i], &opt, &with, &err), MF_OK);
+        assert_true(with.of_output && !without.of_output);
+        assert_true(fabs(with.bits_per_weight - targets[i]) <= 0.0501);
+        assert_memory_equal(opt.part_bits, with.bits, sizeof with.bits);
+    }
+    mf__sample_free(sample);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stopping_leaves_no_model),
         cmocka_unit_test(test_bits_are_those_asked_for),
+        cmocka_unit_test(test_calibrated_bytes),
+        cmocka_unit_test(test_calibrations_that_cannot_be),
+        cmocka_unit_test(test_parts_have_their_own_widths),
+        cmocka_unit_test(test_bits_are_spent_near_the_target),
     };
     if (argc != 2) return 2;
     tiny_checkpoint = argv[1];

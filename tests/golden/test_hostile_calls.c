@@ -41,6 +41,16 @@ static void test_status(void **state) {
     assert_string_equal(mf_status_name((mf_status)INT_MIN), "E_UNKNOWN");
 }
 
+static mf_status begin_nothing(void *user, const mf_experts_request *request, bool *taken, mf_error *e) {
+    (void)user, (void)request, (void)taken, (void)e;
+    return MF_OK;
+}
+
+static bool wants_nothing(void *user) {
+    (void)user;
+    return false;
+}
+
 /* One option that is wrong, the others as they should be. */
 #define BAD_MODEL_OPTION(assignment)                                                                                   \
     do {                                                                                                               \
@@ -91,6 +101,8 @@ static void test_model(void **state) {
     BAD_MODEL_OPTION(prompt_cache_ram = -1);
     BAD_MODEL_OPTION(prompt_cache_disk = -1);
     BAD_MODEL_OPTION(prompt_cache_dir = "");
+    BAD_MODEL_OPTION(elsewhere.begin = begin_nothing);
+    BAD_MODEL_OPTION(elsewhere.wants_hints = wants_nothing);
     mf_model_options opt;
     mf_model_options_init(&opt);
     opt.experts_dirs = no_dirs;
@@ -102,6 +114,23 @@ static void test_model(void **state) {
     mf_model_close(NULL);
     assert_null(mf_model_info_get(NULL));
     assert_int_equal(mf_guard_install(NULL), MF_OK);
+}
+
+static void test_experts(void **state) {
+    uint64_t print = 0;
+    const mf_experts_request nothing = {0};
+    mf_model_options opt = {.experts_only = true, .prompt_cache_ram = 1};
+    mf_model *m = NULL;
+    INVALID(mf_model_open(*state, &opt, &m, &err));
+    INVALID(mf_model_fingerprint(NULL, &print, &err));
+    INVALID(mf_model_fingerprint(model, NULL, &err));
+    INVALID(mf_experts_compute(model, NULL, NULL, 0, &err));
+    INVALID(mf_experts_compute(NULL, &nothing, NULL, 0, &err));
+    INVALID(mf_experts_compute(model, &nothing, NULL, 0, &err));
+    INVALID(mf_experts_own(NULL, NULL, 0, &err));
+    INVALID(mf_experts_own(model, &(bool){true}, 1, &err));
+    mf_experts_hint(model, INT_MAX, NULL, INT_MAX);
+    mf_experts_hint(NULL, 0, NULL, 0);
 }
 
 static void test_memory_needs(void **state) {
@@ -235,6 +264,12 @@ static void test_prompt_in_steps(void **state) {
     INVALID(mf_prompt_begin(session, NULL, 4, &reused, &err));
     INVALID(mf_prompt_begin(session, tokens, 0, NULL, &err));
     REFUSED(MF_E_CONTEXT_FULL, mf_prompt_begin(session, tokens, SIZE_MAX, NULL, &err));
+    INVALID(mf_prompt_begin_memory(NULL, tokens, 4, &reused, &err));
+    INVALID(mf_prompt_begin_memory(session, NULL, 4, &reused, &err));
+    INVALID(mf_prompt_begin_memory(session, tokens, 0, NULL, &err));
+    REFUSED(MF_E_CONTEXT_FULL, mf_prompt_begin_memory(session, tokens, SIZE_MAX, NULL, &err));
+    INVALID(mf_prompt_keep_memory(NULL, &err));
+    assert_int_equal(mf_prompt_keep_memory(session, NULL), MF_OK);
     INVALID(mf_prompt_keep(NULL, &err));
     assert_int_equal(mf_prompt_keep(session, NULL), MF_OK);
 }
@@ -676,6 +711,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status),
         cmocka_unit_test(test_model),
+        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_memory_needs),
         cmocka_unit_test(test_session),
         cmocka_unit_test(test_eval),

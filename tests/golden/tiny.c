@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "convert/convert.h"
 
+int tiny_also_bits;
 const char *tiny_checkpoint;
 
 int tiny_setup(void **state) {
@@ -27,6 +28,7 @@ int tiny_setup(void **state) {
     }
     snprintf(dir, sizeof dir, "tiny_%ld", (long)getpid());
     mf__convert_options_init(&opt);
+    opt.also_bits = tiny_also_bits;
     if (mf__convert(tiny_checkpoint, dir, &opt, &err) != MF_OK) {
         print_error("%s\n", err.text);
         return -1;

@@ -12,6 +12,7 @@
 /* Group setup and teardown: *state is the directory's name. tiny_checkpoint must be set before; where that is a model
  * directory already, it is used as it is. */
 extern const char *tiny_checkpoint;
+extern int tiny_also_bits; /* of small copies of the experts; 0: none */
 int tiny_setup(void **state);
 int tiny_teardown(void **state);
 

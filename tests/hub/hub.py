@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """A hub for tests: serves ROOT/ORG/NAME as the Hugging Face hub would, on loopback, with the faults that a file names.
 
-hub.py ROOT FAULTS LOG PORT_FILE     one line of LOG per request; the port goes to PORT_FILE once it listens.
+hub.py ROOT FAULTS LOG PORT_FILE [PORT CERTIFICATE]
+    one line of LOG per request; the port goes to PORT_FILE once it listens. With a certificate (and its key, one file) it
+    speaks TLS.
 
 FAULTS is read at every request; each line is one of
   break N          bodies of files end after N bytes, and the connection with them
@@ -20,13 +22,16 @@ import hashlib
 import http.server
 import json
 import os
+import ssl
 import sys
 import time
 import urllib.parse
 
 ROOT, FAULTS, LOG, PORT_FILE = sys.argv[1:5]
+PORT = int(sys.argv[5]) if len(sys.argv) > 5 else 0
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 state = {"busy": 0, "once": set()}
+known = {}  # hashes of files, which may be large
 
 
 def faults():
@@ -41,13 +46,25 @@ def faults():
     return found
 
 
+def hashes(full):
+    s = os.stat(full)
+    key = (full, s.st_size, s.st_mtime_ns)
+    if key not in known:
+        git, sha = hashlib.sha1(b"blob %d\0" % s.st_size), hashlib.sha256()
+        with open(full, "rb") as file:
+            while block := file.read(1 << 20):
+                git.update(block)
+                sha.update(block)
+        known[key] = s.st_size, git.hexdigest(), sha.hexdigest()
+    return known[key]
+
+
 def entry(base, path, f):
-    data = open(os.path.join(base, path), "rb").read()
-    size = len(data) + (1 if f.get("size") == path else 0)
-    item = {"type": "file", "path": path, "size": size,
-            "oid": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()}
-    if len(data) > 2000:  # as large files are kept elsewhere
-        item["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": size, "pointerSize": 134}
+    size, git, sha = hashes(os.path.join(base, path))
+    told = size + (1 if f.get("size") == path else 0)
+    item = {"type": "file", "path": path, "size": told, "oid": git}
+    if size > 2000:  # as large files are kept elsewhere
+        item["lfs"] = {"oid": sha, "size": told, "pointerSize": 134}
     return item
 
 
@@ -159,7 +176,11 @@ class Server(http.server.ThreadingHTTPServer):
         pass  # a client that was killed
 
 
-server = Server(("127.0.0.1", 0), Handler)
+server = Server(("127.0.0.1", PORT), Handler)
+if len(sys.argv) > 6:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(sys.argv[6])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
 with open(PORT_FILE + ".new", "w") as out:
     out.write(str(server.server_address[1]))
 os.rename(PORT_FILE + ".new", PORT_FILE)

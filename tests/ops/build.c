@@ -106,7 +106,7 @@ void build_sigmoid_gate(mf__graph *g, const op_case *c) {
 
 void build_conv1d(mf__graph *g, const op_case *c) {
     mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
-    mf__g_conv1d(g, x, mf__g_vector(g, "w", c->cols, c->p.conv.n_kernel), c->p.conv.n_kernel);
+    mf__g_conv1d(g, x, mf__g_vector(g, "w", c->cols, c->p.conv.n_kernel), c->p.conv.n_kernel, c->p.conv.plain);
 }
 
 static int32_t qkv_cols(const op_case *c) {

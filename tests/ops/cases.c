@@ -1,4 +1,5 @@
 /* The table: every op in the shapes that matter, with the error that is allowed beside it. */
+#include <math.h>
 #include <string.h>
 
 #include "build.h"
@@ -111,6 +112,15 @@ static void fill_index_ties(op_rig *rig) {
     for (int s = 0; s < rig->n_seqs; s++)
         for (int64_t i = 0; i < rig->state[s].n_blocks * op_block_floats(rig->c); i++) {
             rig->state[s].kv[i] = (float)(int)(op_random(rig) * 2);
+            memcpy(rig->state[s].kv_bytes + i * 4, &rig->state[s].kv[i], 4);
+        }
+}
+
+/* Some keys are no numbers: they are picked last. */
+static void fill_index_nan(op_rig *rig) {
+    for (int s = 0; s < rig->n_seqs; s++)
+        for (int64_t i = 0; i < rig->state[s].n_blocks * op_block_floats(rig->c); i += 1 + i % 29) {
+            rig->state[s].kv[i] = i % 2 ? NAN : -INFINITY;
             memcpy(rig->state[s].kv_bytes + i * 4, &rig->state[s].kv[i], 4);
         }
 }
@@ -337,6 +347,8 @@ const op_case OP_CASES[] = {
 
     {"attention picked", 2e-6, build_attention_picked, expect_attention, fill_blocks,
      .seqs = {{3, 0}, {1, 21}, {5, 12}}, .rows = 16, .p = PICKED(4, 2, 8, 2, 4, 2), .k_cols = 16, .v_cols = 21},
+    {"attention picked, lists share a kv head", 2e-6, build_attention_picked, expect_attention, fill_blocks,
+     .seqs = {{3, 0}, {1, 21}, {5, 12}}, .rows = 16, .p = PICKED(8, 2, 8, 4, 4, 2), .k_cols = 16, .v_cols = 21},
     {"attention picked, one list", 2e-6, build_attention_picked, expect_attention, fill_blocks,
      .seqs = {{3, 0}, {1, 70}, {17, 12}}, .rows = 80, .p = PICKED(6, 2, 8, 1, 40, 1), .k_cols = 16, .v_cols = 16,
      .kv_type = MF_TYPE_F16},
@@ -354,6 +366,16 @@ const op_case OP_CASES[] = {
      .p = INDEX(2, 16, 0, 3, 3, 2), .k_cols = 4, .v_cols = 16, .kv_type = MF_TYPE_F16},
     {"index in rounds", 0, build_index, expect_index, .seqs = {{2, 2030}}, .p = INDEX(2, 16, 0, 2, 600, 1), .k_cols = 4,
      .v_cols = 16},
+    {"index many heads", 0, build_index, expect_index, .seqs = {{3, 0}, {1, 70}, {20, 30}}, .option = true,
+     .p = INDEX(11, 20, 4, 9, 1, 0), .k_cols = 4, .v_cols = 24, .kv_type = MF_TYPE_F16},
+    {"index many heads apart", 0, build_index, expect_index, .seqs = {{1, 70}, {20, 30}}, .p = INDEX(9, 33, 0, 2, 5, 1),
+     .k_cols = 4, .v_cols = 33},
+    {"index full lists", 0, build_index, expect_index, .seqs = {{2, 4200}}, .option = true,
+     .p = INDEX(2, 4, 4, 700, 1, 0), .k_cols = 4, .v_cols = 8},
+    {"index full lists, ties", 0, build_index, expect_index, fill_index_ties, .seqs = {{2, 4200}}, .option = true,
+     .p = INDEX(2, 3, 4, 700, 1, 3), .k_cols = 4, .v_cols = 7},
+    {"index no numbers", 0, build_index, expect_index, fill_index_nan, .seqs = {{3, 0}, {1, 61}, {20, 30}},
+     .p = INDEX(2, 3, 4, 7, 1, 0), .k_cols = 4, .v_cols = 7},
     {"index of compressed rows", 0, build_index, expect_index, .seqs = {{3, 0}, {1, 61}, {20, 30}}, .option = true,
      .p = {.index = {.n_heads = 3, .dim = 10, .at = 6, .top_k = 4, .block = 1, .step = 4}}, .k_cols = 4, .v_cols = 16,
      .v_step = 4},
@@ -404,10 +426,11 @@ const op_case OP_CASES[] = {
     {"sigmoid_gate", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, .seqs = FEW, .cols = 24},
     {"sigmoid_gate extreme", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, fill_extremes, .seqs = FEW, .cols = 24},
 
-    {"conv1d", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 4}}},
-    {"conv1d kernel 2", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 2}}},
+    {"conv1d", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 4, false}}},
+    {"conv1d plain", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 3, true}}},
+    {"conv1d kernel 2", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 2, false}}},
     {"conv1d kernel 8", 2e-6, build_conv1d, expect_conv1d, .seqs = {{3, 0}, {9, 5}, {1, 1}}, .cols = 5,
-     .p = {.conv = {5, 8}}},
+     .p = {.conv = {5, 8, false}}},
 
     {"qk_norm", 2e-6, build_qk_norm, expect_qk_norm, .seqs = FEW, .p = DELTA(2, 16, 4, 8)},
     {"qk_norm tiny", 2e-6, build_qk_norm, expect_qk_norm, fill_tiny, .seqs = ONE, .p = DELTA(2, 16, 4, 8)},
@@ -433,6 +456,7 @@ const op_case OP_CASES[] = {
     {"glu clamped", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = CLAMPED(0.5f)},
     {"glu clamped extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24, .p = CLAMPED(7)},
     {"glu limited", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_LIMITED, 0, 0.5f}}},
+    {"glu product", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_PRODUCT, 0, 0}}},
     {"glu gelu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_GELU, 0, 0}}},
     {"glu gelu extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24,
      .p = {.glu = {MF_GLU_GELU, 0, 0}}},

@@ -80,6 +80,7 @@ double expect_act(const mf__glu *glu, double gate, double up) {
     double limit = glu->limit;
     if (glu->kind == MF_GLU_SILU) return silu(gate) * up;
     if (glu->kind == MF_GLU_LIMITED) return silu(fmin(gate, limit)) * fmax(fmin(up, limit), -limit);
+    if (glu->kind == MF_GLU_PRODUCT) return gate * up;
     if (glu->kind == MF_GLU_GELU)
         return up * gate / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (gate + 0.044715 * pow(gate, 3))));
     if (gate > limit) gate = limit;
@@ -335,7 +336,7 @@ void expect_conv1d(const op_rig *rig, op_result *want) {
                 double sum = 0;
                 for (int32_t back = 0; back < kernel; back++) /* the last weight belongs to the present */
                     sum += op_w(rig, 0, c * kernel + kernel - 1 - back) * conv_input(rig, s, row0, t - back, c);
-                op_out(rig, want, 0)[(row0 + t) * channels + c] = silu(sum);
+                op_out(rig, want, 0)[(row0 + t) * channels + c] = rig->op->p.conv.plain ? sum : silu(sum);
             }
             for (int32_t k = 0; k + 1 < kernel; k++)
                 want->conv[s][k * channels + c] = conv_input(rig, s, row0, n - (kernel - 1) + k, c);

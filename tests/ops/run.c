@@ -10,7 +10,7 @@
 
 #include "harness.h"
 
-#define MAX_BLOCKS 512
+#define MAX_BLOCKS 1100
 
 #define OK(call) assert_int_equal(call, MF_OK)
 

@@ -117,7 +117,7 @@ static const op_case WIDE[] = {
     {"delta rule, small heads", DELTA(64, 33)},
     {"delta rule, large heads", DELTA(256, 100)},
     {"delta rule, any width", DELTA(20, 7)},
-    {"conv1d", .build = build_conv1d, SEQS, .cols = 1100, .p = {.conv = {1100, 4}}},
+    {"conv1d", .build = build_conv1d, SEQS, .cols = 1100, .p = {.conv = {1100, 4, false}}},
 };
 
 static void test_wide(void **state) {

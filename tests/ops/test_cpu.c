@@ -342,7 +342,7 @@ static void test_conv(void **state) {
                              .expect = expect_conv1d,
                              .seqs = {{1, 2}, {9, 0}, {3, 4}},
                              .cols = CHANNELS[i],
-                             .p = {.conv = {CHANNELS[i], KERNELS[k]}}};
+                             .p = {.conv = {CHANNELS[i], KERNELS[k], k % 2 == 1}}};
                 run_case(&c, &r, 4e-6, true);
             }
         op_close(&r);

@@ -13,9 +13,15 @@ int main(void) {
     FIELD("ModelOptions", mf_model_options, ram_bytes);
     FIELD("ModelOptions", mf_model_options, vram_bytes);
     FIELD("ModelOptions", mf_model_options, policy);
+    FIELD("ModelOptions", mf_model_options, experts_dirs);
     FIELD("ModelOptions", mf_model_options, experts_per_token);
+    FIELD("ModelOptions", mf_model_options, lossy);
     FIELD("ModelOptions", mf_model_options, log);
     FIELD("ModelOptions", mf_model_options, prompt_cache_disk);
+    FIELD("ModelOptions", mf_model_options, progress);
+    FIELD("ModelOptions", mf_model_options, elsewhere);
+    SIZE("Lossy", mf_lossy);
+    FIELD("Lossy", mf_lossy, most);
     SIZE("ModelInfo", mf_model_info);
     FIELD("ModelInfo", mf_model_info, n_vocab);
     FIELD("ModelInfo", mf_model_info, eos);

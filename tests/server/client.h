@@ -22,6 +22,8 @@
 #include "server.h"
 
 static const char *model_dir;
+static const char *cache_dir;                     /* of the next server; NULL: none */
+static void (*adjust_model)(mf_model_options *o); /* likewise */
 
 typedef struct fixture {
     mf_model *model;
@@ -46,6 +48,8 @@ static inline void start(fixture *f, void (*adjust)(server_options *o)) {
     mf_model_options_init(&mo);
     mo.n_threads = 1; /* tests run side by side */
     mo.prompt_cache_ram = 64 << 20;
+    mo.prompt_cache_dir = cache_dir;
+    if (adjust_model) adjust_model(&mo);
     server_options_init(&so);
     if (mf_model_open(model_dir, &mo, &f->model, &err) || mf_text_open(model_dir, &f->text, &err))
         fail_msg("%s", err.text);
@@ -53,6 +57,7 @@ static inline void start(fixture *f, void (*adjust)(server_options *o)) {
     so.text = f->text;
     so.model_dir = model_dir;
     so.model_id = "stories";
+    so.disk_cache = cache_dir;
     so.max_running = 64;
     so.max_sessions = 128;
     if (adjust) adjust(&so);

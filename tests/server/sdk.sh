@@ -43,4 +43,21 @@ fi
 code=0
 MOEFLUX_URL=$url CHROMIUM=$browser node --test --test-reporter=spec "$@" || code=$?
 stop_server || code=1
+[ "$what" = clients ] || exit "$code"
+
+# The same weights with a template that lets the model reason first.
+rm -rf thinker && mkdir thinker
+for file in "$model"/*; do ln -s "$(realpath "$file")" thinker/; done
+rm -f thinker/chat_template.jinja
+cat >thinker/chat_template.jinja <<'END'
+{%- for m in messages -%}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}<|im_start|>assistant
+{% if enable_thinking is not defined or enable_thinking %}<think>
+{% endif -%}{%- endif -%}
+END
+start_server "$program" thinker "$work/thinker.log" --api-key key-for-tests
+MOEFLUX_URL=$url node --test --test-reporter=spec thinking.test.mjs || code=$?
+stop_server || code=1
 exit "$code"

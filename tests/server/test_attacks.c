@@ -52,6 +52,51 @@ static void test_smuggling(void **state) {
     finish(&f);
 }
 
+/* Whose name a request may carry: addresses and localhost; what only looks like one is somebody's name. */
+static void test_hosts(void **state) {
+    static const struct {
+        const char *host;
+        int status;
+    } cases[] = {
+        {"localhost", 200},
+        {"LocalHost:8080", 200},
+        {"my.localhost", 200},
+        {"127.0.0.1:1", 200},
+        {"192.168.1.7", 200},
+        {"[::1]:8080", 200},
+        {"[fe80::1]", 200},
+        {"evil.example", 403},
+        {"127.0.0.1.evil.example", 403},
+        {"localhost.evil.example", 403},
+        {"localhost@evil.example", 403},
+        {"localhost:80@evil.example", 403},
+        {"[::1].evil.example", 403},
+        {"[::1]evil.example:80", 403},
+        {"[evil.example]", 403},
+        {"[]", 403},
+        {"[::1", 403},
+        {"", 403},
+        {":80", 403},
+        {"localhost/", 403},
+        {"http://localhost", 403},
+    };
+    fixture f;
+    (void)state;
+    start(&f, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char bytes[256];
+        int n = snprintf(bytes, sizeof bytes, "GET /health HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+                         cases[i].host);
+        int fd = dial(f.port);
+        send(fd, bytes, (size_t)n, MSG_NOSIGNAL);
+        char *all = get_all(fd);
+        if (atoi(all + strcspn(all, " ")) != cases[i].status) fail_msg("Host: %s got %s", cases[i].host, all);
+        free(all);
+        close(fd);
+    }
+    finish(&f);
+}
+
 static void patient(server_options *o) {
     o->http.head_seconds = o->http.body_seconds = o->http.idle_seconds = 600;
 }
@@ -107,6 +152,7 @@ static void test_garbage(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_smuggling),
+        cmocka_unit_test(test_hosts),
         cmocka_unit_test(test_crowd),
         cmocka_unit_test(test_garbage),
     };

@@ -116,6 +116,65 @@ static void test_inherited_socket(void **state) {
     assert_int_equal(end_of(&c), 0);
 }
 
+/* The same by systemd's own tool, where there is one: it starts the program when somebody comes. */
+static void test_socket_activation(void **state) {
+    static const char tool[] = "/usr/bin/systemd-socket-activate";
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    char place[32];
+    int status = 0;
+    (void)state;
+    if (access(tool, X_OK)) skip();
+    int fd = socket(AF_INET, SOCK_STREAM, 0); /* a port that is free */
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at) || getsockname(fd, (struct sockaddr *)&at, &n), 0);
+    close(fd);
+    snprintf(place, sizeof place, "127.0.0.1:%d", ntohs(at.sin_port));
+    pid_t pid = fork();
+    if (!pid) {
+        dup2(open("/dev/null", O_WRONLY), 2);
+        execl(tool, tool, "-l", place, program, "serve", model_dir, "--threads", "1", (char *)NULL);
+        _exit(127);
+    }
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    for (int i = 0; i < 1000 && connect(fd, (struct sockaddr *)&at, sizeof at); i++) usleep(10000);
+    put_request(fd, "/health", NULL);
+    char *all = get_all(fd);
+    assert_non_null(strstr(all, "\"status\":\"ok\""));
+    free(all);
+    close(fd);
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* No states in memory, and none elsewhere: an option that means what it says. */
+static void test_no_prompt_cache(void **state) {
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"You are an old man by the sea who has "
+        "seen many ships\"},{\"role\":\"user\",\"content\":\"%s\"}],\"max_tokens\":2}";
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        child c = spawn((const char *[]){"--port", "0", "--prompt-cache", i ? "64M" : "0", NULL}, -1);
+        char text[512];
+        int status;
+        listen_to(&c);
+        assert_true(c.port > 0);
+        snprintf(text, sizeof text, body, "One.");
+        free(ask(c.port, "/v1/chat/completions", text, &status));
+        snprintf(text, sizeof text, body, "Another.");
+        char *answer = ask(c.port, "/v1/chat/completions", text, &status);
+        assert_int_equal(status, 200);
+        assert_true((strstr(answer, "\"cached_tokens\":0") == NULL) == (i == 1));
+        free(answer);
+        kill(c.pid, SIGTERM);
+        assert_int_equal(end_of(&c), 0);
+    }
+    child c = spawn((const char *[]){"--prompt-cache", "-0", NULL}, -1);
+    listen_to(&c);
+    assert_non_null(strstr(c.said, "or 0"));
+    assert_int_equal(end_of(&c), 2);
+}
+
 /* With an answer under way: it ends within the grace, in good order, and the exit code is 0. A second signal hurries.
  */
 static void test_signals(void **state) {
@@ -275,7 +334,8 @@ static void test_impostors(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_taken_port),       cmocka_unit_test(test_other_machines_need_a_key),
-        cmocka_unit_test(test_inherited_socket), cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_inherited_socket), cmocka_unit_test(test_socket_activation),
+        cmocka_unit_test(test_no_prompt_cache),  cmocka_unit_test(test_signals),
         cmocka_unit_test(test_dashboard),        cmocka_unit_test(test_impostors),
     };
     if (argc < 4) return 2;

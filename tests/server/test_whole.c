@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "client.h"
+#include "test_whole.h"
 
 /* The content of a chat answer, and tokens of its prompt that were cached; malloc'd. */
 static char *content_of(const char *answer, int *n_cached) {
@@ -158,6 +159,54 @@ static void test_full_queue(void **state) {
     finish(&f);
 }
 
+static int dial_from(int port, const char *address) {
+    struct sockaddr_in from = {.sin_family = AF_INET}, at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    inet_pton(AF_INET, address, &from.sin_addr);
+    inet_pton(AF_INET, "127.0.0.1", &at.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    return fd;
+}
+
+static void wait_waiting(int port, int want) {
+    for (int i = 0; i < 2000 && (int)metric(port, "moeflux_queue_waiting") != want; i++) usleep(10000);
+}
+
+static void one_place(server_options *o) {
+    o->max_running = 1;
+}
+
+/* Who comes with one request does not wait for all of somebody's many. */
+static void test_fair_queue(void **state) {
+    enum { N = 4 };
+    fixture f;
+    int many[N];
+    (void)state;
+    start(&f, one_place);
+    for (int i = 0; i < N; i++) {
+        many[i] = dial(f.port);
+        put_request(many[i], "/v1/completions", LONG);
+        if (!i) wait_running(f.port, 1);
+    }
+    wait_waiting(f.port, N - 1);
+    int other = dial_from(f.port, "127.0.0.2");
+    put_request(other, "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":1}");
+    wait_waiting(f.port, N);
+    close(many[0]);
+    char *text = get_all(other);
+    assert_non_null(strstr(text, "text_completion"));
+    free(text);
+    static char last[1 << 20]; /* of the many, the last: it has not had its turn yet */
+    ssize_t n = recv(many[N - 1], last, sizeof last - 1, MSG_DONTWAIT);
+    last[n > 0 ? n : 0] = 0;
+    assert_null(strstr(last, "[DONE]"));
+    for (int i = 1; i < N; i++) close(many[i]);
+    close(other);
+    wait_running(f.port, 0);
+    finish(&f);
+}
+
 /* Told to stop, with an answer under way: it gets an end that clients understand. */
 static void short_grace(server_options *o) {
     o->grace_seconds = 0.2;
@@ -285,6 +334,9 @@ static void test_odd_values(void **state) {
         {"\"logit_bias\":{\"99999999999999999999\":1}", 400, "logit_bias"},
         {"\"logit_bias\":{\"1\":1e300}", 400, "logit_bias"},
         {"\"logit_bias\":[1]", 400, "logit_bias"},
+        {"\"logit_bias\":{\" 5\":1}", 400, "logit_bias"},
+        {"\"logit_bias\":{\"+5\":1}", 400, "logit_bias"},
+        {"\"logit_bias\":{\"5\":1,\"05\":2}", 400, "logit_bias"},
         {"\"logprobs\":21", 400, "logprobs"},
         {"\"stop\":\"\"", 400, "stop"},
         {"\"stop\":[1]", 400, "stop"},
@@ -337,6 +389,7 @@ static void test_large_bodies(void **state) {
          "\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"x\":",
          "[", 1500, "", 400, "JSON"},
         {"/v1/responses", "{\"input\":\"a\",\"metadata\":{\"k\":\"", "vvvvvvvv", 200000, "\"}}", 400, "1048576"},
+        {"/tokenize", "{\"content\":\"", "aaaaaaaaaaaaaaaa", 600000, "\"}", 400, "8388608"},
         {"/tokenize", "{\"content\":\"", "\\ud83d\\ude00", 20000, "\"}", 200, "tokens"},
         {"/detokenize", "{\"tokens\":[0", ",1", 100000, "]}", 200, "content"},
         {"/detokenize", "{\"tokens\":[0", ",2000000000", 10, "]}", 400, "tokens"},
@@ -526,14 +579,30 @@ static void test_own_spelling(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),         cmocka_unit_test(test_shared_prompt),
-        cmocka_unit_test(test_full_queue),        cmocka_unit_test(test_stop_in_the_middle),
-        cmocka_unit_test(test_leaving),           cmocka_unit_test(test_shared_form),
-        cmocka_unit_test(test_odd_values),        cmocka_unit_test(test_large_bodies),
-        cmocka_unit_test(test_many_logprobs),     cmocka_unit_test(test_places_for_answers),
-        cmocka_unit_test(test_dropped_reasoning), cmocka_unit_test(test_own_spelling),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_shared_prompt),
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_fair_queue),
+        cmocka_unit_test(test_stop_in_the_middle),
+        cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_shared_form),
+        cmocka_unit_test(test_odd_values),
+        cmocka_unit_test(test_large_bodies),
+        cmocka_unit_test(test_many_logprobs),
+        cmocka_unit_test(test_places_for_answers),
+        cmocka_unit_test(test_dropped_reasoning),
+        cmocka_unit_test(test_own_spelling),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_slow_disk),
+        cmocka_unit_test(test_leaving_while_loading),
+        cmocka_unit_test(test_shared_prompt_on_disk),
+        cmocka_unit_test(test_foresight),
+        cmocka_unit_test(test_fresh),
+        cmocka_unit_test(test_session_order),
+        cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_short_beside_long),
     };
     if (argc < 2) return 2;
-    model_dir = argv[1];
+    model_dir = whole_model = argv[1];
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,12 +19,13 @@
 static int any_chunk;
 
 /* Options behind a test's own arguments: kv=f16|f32|int8, backend=cpu|ref, exact, threads=N,
- * seed=N. */
+ * seed=N, run=N (test_state_random: tokens that each of its own stands for). */
 static mf_kv any_kv;
 static const char *any_backend = "ref";
 static bool any_exact;
 static int any_threads; /* 0: as the test wants */
 static uint64_t any_seed = 12345;
+static int any_run = 1;
 
 static inline bool any_options(int argc, char **argv, int at) {
     static const char *const KV[] = {"kv=auto", "kv=f16", "kv=f32", "kv=int8"};
@@ -36,6 +37,7 @@ static inline bool any_options(int argc, char **argv, int at) {
         if (!strcmp(argv[at], "exact")) any_exact = known = true;
         if (!strncmp(argv[at], "threads=", 8)) any_threads = atoi(argv[at] + 8), known = true;
         if (!strncmp(argv[at], "seed=", 5)) any_seed = strtoull(argv[at] + 5, NULL, 10), known = true;
+        if (!strncmp(argv[at], "run=", 4)) any_run = atoi(argv[at] + 4), known = any_run > 0 && any_run <= 64;
         if (!known) return false;
     }
     return true;

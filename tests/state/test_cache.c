@@ -238,6 +238,63 @@ static void test_strangers_and_pieces_are_ignored(void **state) {
     mf__dir_remove(disk, NULL);
 }
 
+/* Somebody removes the cache while it is in use, or puts a file in its place: prompts do not fail, and it comes back.
+ */
+static void test_a_removed_directory_comes_back(void **state) {
+    const char *disk = cache_dir();
+    const int64_t marks[] = {10, 20};
+    char names[16][256];
+    mf_model *m = open_cached(*state, 0, disk, 0);
+    expect(m, prompt, N, marks, 2, 0);
+    expect(m, prompt, N, NULL, 0, 20);
+    mf__dir_remove(disk, NULL);
+    expect(m, prompt, N, marks, 2, 0);
+    assert_int_equal(files(disk, names, 16), 2);
+    expect(m, prompt, N, NULL, 0, 20);
+    mf__dir_remove(disk, NULL);
+    assert_int_equal(mf__file_replace(disk, "x", 1, NULL), MF_OK);
+    expect(m, prompt, N, marks, 2, 0);
+    expect(m, prompt, N, marks, 2, 0);
+    unlink(disk);
+    expect(m, prompt, N, marks, 2, 0);
+    expect(m, prompt, N, NULL, 0, 20);
+    mf_model_close(m);
+    mf__dir_remove(disk, NULL);
+}
+
+/* In steps, and without the disk: what is kept in memory alone is found there and nowhere else. */
+static void test_memory_alone(void **state) {
+    const char *disk = cache_dir();
+    char names[16][256];
+    int64_t n;
+    mf_model *m = open_cached(*state, 1 << 28, disk, 0);
+    float *logits = any_row(m, 1);
+    mf_session *s = any_session(m), *t = any_session(m), *fork;
+    any_eval(m, s, prompt, 20, logits);
+    assert_int_equal(mf_prompt_keep_memory(s, NULL), MF_OK);
+    assert_int_equal(files(disk, names, 16), 0);
+    assert_int_equal(mf_prompt_begin_memory(t, prompt, N, &n, NULL), MF_OK);
+    assert_int_equal(n, 20);
+    assert_int_equal(mf_session_fork(s, &fork, NULL), MF_OK);
+    assert_int_equal(mf_prompt_keep(fork, NULL), MF_OK);
+    assert_int_equal(files(disk, names, 16), 1);
+    assert_int_equal(mf_prompt_keep_memory(NULL, NULL), MF_E_INVALID);
+    mf_session_free(fork);
+    mf_session_free(s);
+    mf_session_free(t);
+    mf_model_close(m);
+    m = open_cached(*state, 1 << 28, disk, 0); /* nothing is in memory now */
+    s = any_session(m);
+    assert_int_equal(mf_prompt_begin_memory(s, prompt, N, &n, NULL), MF_OK);
+    assert_int_equal(n, 0);
+    assert_int_equal(mf_prompt_begin(s, prompt, N, &n, NULL), MF_OK);
+    assert_int_equal(n, 20);
+    mf_session_free(s);
+    free(logits);
+    mf_model_close(m);
+    mf__dir_remove(disk, NULL);
+}
+
 static int64_t total_bytes(const char *disk) {
     char names[64][256];
     int n = files(disk, names, 64);
@@ -406,6 +463,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_failed_prompt_changes_nothing),
         cmocka_unit_test(test_damage_is_a_miss_and_heals),
         cmocka_unit_test(test_strangers_and_pieces_are_ignored),
+        cmocka_unit_test(test_a_removed_directory_comes_back),
+        cmocka_unit_test(test_memory_alone),
         cmocka_unit_test(test_the_cap_is_kept),
         cmocka_unit_test(test_room_is_not_made_from_parents),
         cmocka_unit_test(test_the_same_prompt_again),

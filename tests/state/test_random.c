@@ -1,14 +1,16 @@
 /* Random sequences of state operations against a model that is too simple to be wrong: the list of tokens a session
  * should hold, and the logits that a fresh session gives for that list (remembered, since lists are short and tokens
- * few). */
-#include "any.h"
+ * few). With run=N each token of a list is a run of N: states end inside windows, blocks and compressed rows, and
+ * behind more rows than an index may pick. With "elsewhere" others compute two thirds of the experts, and the lists are
+ * evaluated by a model that does all by itself. */
+#include "team.h"
 
 #define MAX_LEN 10
 #define N_TOKENS 2
 #define N_SESSIONS 3
 #define N_LISTS (1 << (MAX_LEN + 2))
 
-static const int32_t ALPHABET[N_TOKENS] = {5, 131};
+#define MAX_RUN 64
 
 typedef struct list {
     int n;
@@ -16,7 +18,7 @@ typedef struct list {
 } list;
 
 typedef struct world {
-    mf_model *m;
+    mf_model *m, *alone; /* the same, but with a team */
     size_t vocab;
     float *oracle[N_LISTS]; /* logits of the next token's row, by list */
     float *logits;
@@ -44,15 +46,23 @@ static unsigned index_of(const list *l) {
     return i;
 }
 
+/* The tokens that bits [first, first + n) of a list stand for; returns how many. */
+static size_t spell(const list *l, int first, int n, int32_t *tokens) {
+    static const int32_t ALPHABET[N_TOKENS] = {5, 131};
+    size_t k = 0;
+    for (int i = first; i < first + n; i++)
+        for (int r = 0; r < any_run; r++) tokens[k++] = r ? (ALPHABET[l->bit[i]] + 37 * r) % 199 : ALPHABET[l->bit[i]];
+    return k;
+}
+
 /* Logits of the last token of the list, from a session that has never done anything else. */
 static const float *oracle(world *w, const list *l) {
     unsigned i = index_of(l);
     if (!w->oracle[i]) {
-        int32_t tokens[MAX_LEN + 1];
-        mf_session *s = any_session(w->m);
-        for (int k = 0; k < l->n; k++) tokens[k] = ALPHABET[l->bit[k]];
-        w->oracle[i] = any_row(w->m, 1);
-        any_eval(w->m, s, tokens, (size_t)l->n, w->oracle[i]);
+        int32_t tokens[MAX_LEN * MAX_RUN];
+        mf_session *s = any_session(w->alone);
+        w->oracle[i] = any_row(w->alone, 1);
+        any_eval(w->alone, s, tokens, spell(l, 0, l->n, tokens), w->oracle[i]);
         mf_session_free(s);
     }
     return w->oracle[i];
@@ -61,13 +71,10 @@ static const float *oracle(world *w, const list *l) {
 static void evaluate(world *w, int s) {
     list *l = &w->held[s];
     int n = 1 + (int)draw(w, 3);
-    int32_t tokens[3];
+    int32_t tokens[3 * MAX_RUN];
     if (l->n + n > MAX_LEN) return;
-    for (int i = 0; i < n; i++) {
-        l->bit[l->n++] = (int)draw(w, N_TOKENS);
-        tokens[i] = ALPHABET[l->bit[l->n - 1]];
-    }
-    any_eval(w->m, w->s[s], tokens, (size_t)n, w->logits);
+    for (int i = 0; i < n; i++) l->bit[l->n++] = (int)draw(w, N_TOKENS);
+    any_eval(w->m, w->s[s], tokens, spell(l, l->n - n, n, tokens), w->logits);
     any_same(w->m, oracle(w, l), w->logits);
 }
 
@@ -111,7 +118,7 @@ static void checkpoint(world *w, int s) {
 
 static void restore(world *w, int s) {
     int pos = (int)draw(w, MAX_LEN + 1);
-    mf_status st = mf_checkpoint_restore(w->s[s], pos, NULL);
+    mf_status st = mf_checkpoint_restore(w->s[s], (int64_t)pos * any_run, NULL);
     assert_int_equal(st, w->check[s][pos].used ? MF_OK : MF_E_NOT_FOUND);
     if (st != MF_OK) return;
     w->held[s] = w->check[s][pos].held;
@@ -121,7 +128,7 @@ static void restore(world *w, int s) {
 
 static void forget(world *w, int s) {
     int pos = (int)draw(w, MAX_LEN + 1);
-    mf_checkpoint_forget(w->s[s], pos);
+    mf_checkpoint_forget(w->s[s], (int64_t)pos * any_run);
     if (w->check[s][pos].used) forget_check(w, s, pos);
 }
 
@@ -138,7 +145,7 @@ static void cut(world *w, int s) {
     bool recurrent = mf_model_info_get(w->m)->state_bytes > 0;
     for (int p = 0; p <= to; p++)
         if (w->check[s][p].used && begins_with(l, &w->check[s][p].held)) nearest = p;
-    mf_status st = mf_memory_seq_rm(w->s[s], to, -1, &again, NULL);
+    mf_status st = mf_memory_seq_rm(w->s[s], (int64_t)to * any_run, -1, &again, NULL);
     if (to == l->n || to == 0 || !recurrent) {
         assert_int_equal(st, MF_OK);
         assert_int_equal(again, 0);
@@ -147,7 +154,7 @@ static void cut(world *w, int s) {
         assert_int_equal(st, MF_E_RECURRENT);
     } else {
         assert_int_equal(st, MF_OK);
-        assert_int_equal(again, to - nearest);
+        assert_int_equal(again, (to - nearest) * any_run);
         l->n = nearest;
     }
 }
@@ -172,13 +179,15 @@ static void batch(world *w, int s) {
     mf_session *sessions[2] = {w->s[s], w->s[(s + 1) % N_SESSIONS]};
     list *lists[2] = {&w->held[s], &w->held[(s + 1) % N_SESSIONS]};
     float *rows = any_row(w->m, 2);
-    int32_t tokens[2];
+    int32_t runs[2][MAX_RUN];
     if (lists[0]->n < MAX_LEN && lists[1]->n < MAX_LEN) {
         for (int i = 0; i < 2; i++) {
             lists[i]->bit[lists[i]->n++] = (int)draw(w, N_TOKENS);
-            tokens[i] = ALPHABET[lists[i]->bit[lists[i]->n - 1]];
+            spell(lists[i], lists[i]->n - 1, 1, runs[i]);
         }
-        assert_int_equal(mf_eval_batch(sessions, tokens, 2, rows, 2 * w->vocab, NULL), MF_OK);
+        for (int r = 0; r < any_run; r++)
+            assert_int_equal(mf_eval_batch(sessions, (int32_t[]){runs[0][r], runs[1][r]}, 2, rows, 2 * w->vocab, NULL),
+                             MF_OK);
         for (int i = 0; i < 2; i++) any_same(w->m, oracle(w, lists[i]), rows + (size_t)i * w->vocab);
     }
     free(rows);
@@ -189,10 +198,13 @@ static operation *const OPERATIONS[] = {evaluate, evaluate, evaluate, save, load
                                         restore,  forget,   cut,      cut,  fork_session, batch,      clear};
 
 static int n_sequences;
+static bool elsewhere;
 
 static void test_random_sequences(void **state) {
     static world w;
-    w.m = any_open(*state);
+    team t;
+    w.alone = any_open(*state);
+    w.m = elsewhere ? open_team(*state, &t) : w.alone;
     w.vocab = any_vocab(w.m);
     w.logits = any_row(w.m, 1);
     w.rng = any_seed;
@@ -205,19 +217,22 @@ static void test_random_sequences(void **state) {
         for (int step = 0; step < 14; step++) {
             int s = (int)draw(&w, N_SESSIONS);
             OPERATIONS[draw(&w, sizeof OPERATIONS / sizeof *OPERATIONS)](&w, s);
-            assert_int_equal(mf_memory_length(w.s[s]), w.held[s].n);
+            assert_int_equal(mf_memory_length(w.s[s]), w.held[s].n * any_run);
         }
         for (int s = 0; s < N_SESSIONS; s++) mf_session_free(w.s[s]);
     }
     for (int i = 0; i < N_LISTS; i++) free(w.oracle[i]);
     free(w.saved);
     free(w.logits);
-    mf_model_close(w.m);
+    if (elsewhere) assert_true(t.n_pairs > 0);
+    if (elsewhere) close_team(w.m, &t);
+    mf_model_close(w.alone);
 }
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_sequences)};
-    if (argc < 4 || (n_sequences = atoi(argv[3])) < 1 || !any_options(argc, argv, 4)) return 2;
+    elsewhere = argc > 4 && !strcmp(argv[4], "elsewhere");
+    if (argc < 4 || (n_sequences = atoi(argv[3])) < 1 || !any_options(argc, argv, elsewhere ? 5 : 4)) return 2;
     tiny_checkpoint = argv[1];
     any_chunk = atoi(argv[2]);
     return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);

@@ -24,10 +24,13 @@ typedef struct way {
     uint64_t tokens;
 } way;
 
-static way ways[] = {{.name = "none", .prefetch = MF_SWITCH_OFF},
-                     {.name = "last token", .prefetch = MF_SWITCH_ON, .listens = 1 << MF_PREDICT_LAST},
-                     {.name = "next router", .prefetch = MF_SWITCH_ON, .listens = 1 << MF_PREDICT_ROUTER},
-                     {.name = "auto", .prefetch = MF_SWITCH_AUTO, .listens = 0xff}};
+static way ways[] = {
+    {.name = "none", .prefetch = MF_SWITCH_OFF},
+    {.name = "last token", .prefetch = MF_SWITCH_ON, .listens = 1 << MF_PREDICT_LAST},
+    {.name = "next router", .prefetch = MF_SWITCH_ON, .listens = 1 << MF_PREDICT_ROUTER},
+    {.name = "next router, early", .prefetch = MF_SWITCH_ON, .listens = 1 << MF_PREDICT_EARLY},
+    {.name = "both routers", .prefetch = MF_SWITCH_ON, .listens = 1 << MF_PREDICT_EARLY | 1 << MF_PREDICT_ROUTER},
+    {.name = "auto", .prefetch = MF_SWITCH_AUTO, .listens = 0xff}};
 
 /* The likeliest token or, every third time, the second: a text that does not go in circles. */
 static int32_t choose(const float *logits, int n, int i) {
@@ -123,10 +126,11 @@ int main(int argc, char **argv) {
                 fprintf(stderr, "%s\n", err.text);
                 return 1;
             }
-    printf("%d tokens, room for %d experts, medians of %d runs\n\n| listening to | tokens/s | range | waited, s | hits "
-           "| read "
-           "| recall of the last token | recall of the next router |\n|---|---|---|---|---|---|---|---|\n",
-           n_tokens, room, runs);
+    printf(
+        "%d tokens, room for %d experts, medians of %d runs\n\n| listening to | tokens/s | range | waited, s | hits "
+        "| read "
+        "| recall of the last token | recall of the next router | ... early |\n|---|---|---|---|---|---|---|---|---|\n",
+        n_tokens, room, runs);
     int bad = 0;
     for (int i = 0; i < n; i++) {
         print_way(&ways[i], runs);
@@ -134,9 +138,12 @@ int main(int argc, char **argv) {
     }
     const mf_predictor_stats *last = &ways[1].stats.predictors[MF_PREDICTOR_LAST_TOKEN];
     const mf_predictor_stats *router = &ways[2].stats.predictors[MF_PREDICTOR_NEXT_ROUTER];
+    const mf_predictor_stats *early = &ways[3].stats.predictors[MF_PREDICTOR_EARLY_ROUTER];
     if (argc > 2) return bad > 0;
     if (share(last->right, last->wanted) < 20) bad++, printf("the last token recalls too little\n");
     if (share(router->right, router->wanted) < 60) bad++, printf("the next router recalls too little\n");
+    if (share(early->right, early->wanted) < 50) bad++, printf("the early router recalls too little\n");
+    if (early->useful + early->late == 0) bad++, printf("no early read was of use\n");
     if (last->useful + last->late == 0 || router->useful + router->late == 0) bad++, printf("no read was of use\n");
     return bad > 0;
 }

@@ -4,7 +4,8 @@
  *
  * First one sequence and all policies; then batches of several, the default policy, and what reading ahead adds: the
  * experts of the pass before, and those that a router foretells which is right four times of five. Its reads are free
- * here: the share of hits is what there is to win, the number of reads what it costs.
+ * here: the share of hits is what there is to win, the number of reads what it costs. Then the bytes that two copies of
+ * every expert read, large and small.
  *
  * With files: tables for each. Without: the extracts in tests/data/store, and the results are judged: the default
  * policy must not fall behind the others nor behind what it reached when it was chosen. */
@@ -109,8 +110,8 @@ typedef struct wish {
     int n;
 } wish;
 
-/* All rows decode: one tick. */
-static void cache_turn(cache *c, int layer, const wish *w) {
+/* All rows decode: one tick. used: what the layer wanted, of which this cache has to serve w. */
+static void cache_serve(cache *c, int layer, const wish *w, const wish *used) {
     int32_t victims[256];
     double worths[256];
     int misses = 0, n = 0;
@@ -126,7 +127,7 @@ static void cache_turn(cache *c, int layer, const wish *w) {
     }
     c->n_wanted += w->n;
     c->n_hits += w->n - misses;
-    c->ranking.policy->use(c->ranking.state, c->r->n_experts, layer, w->ids, w->counts, w->n, 1);
+    c->ranking.policy->use(c->ranking.state, c->r->n_experts, layer, used->ids, used->counts, used->n, 1);
     int n_free = c->n_slots - c->n_used;
     if (misses > n_free)
         n = mf__ranking_worst(&c->ranking, c->keys, c->n_slots, layer, may_go, c, misses - n_free, victims, worths);
@@ -136,6 +137,10 @@ static void cache_turn(cache *c, int layer, const wish *w) {
         if (c->n_used == c->n_slots && n == 0) break; /* fewer slots than one turn wants */
         cache_put(c, c->n_used < c->n_slots ? c->n_used++ : victims[--n], key, false);
     }
+}
+
+static void cache_turn(cache *c, int layer, const wish *w) {
+    cache_serve(c, layer, w, w);
 }
 
 /* Reads ahead what a layer may want: as the store, unused guesses take a quarter of the slots at most. */
@@ -317,7 +322,78 @@ static int judge_batches(const char *path, const double least[2][2][N_BATCH_SIZE
     return bad;
 }
 
+/* ---- two copies ---- */
+
+#define SMALL_BYTES (2.5 / 4.5) /* of 2 bits beside 4, groups of 64 */
+
+typedef struct copies {
+    double small_ram, promote; /* as in mf_lossy */
+} copies;
+
+typedef struct copies_outcome {
+    double bytes, small; /* read per token, in experts of full size; the share of uses that small copies served */
+} copies_outcome;
+
+/* As the engine does it with small = 2: what is not in the full cache is served small, unless it is likely to be wanted
+ * again; one budget of so many percent for both. */
+static copies_outcome replay_copies(const routes *r, int percent, copies how) {
+    const mf__policy *p = mf__policies[0];
+    double n = r->n_keys * percent / 100.0, n_small = n * how.small_ram / SMALL_BYTES;
+    cache full, small;
+    wish w;
+    cache_init(&full, r, (int)(n * (1 - how.small_ram)), p);
+    cache_init(&small, r, n_small < r->n_keys ? (int)n_small : r->n_keys, p);
+    for (long t = 0; t < r->n_tokens * r->n_layers; t++) {
+        int layer = (int)(t % r->n_layers);
+        wish in_full = {.n = 0}, in_small = {.n = 0};
+        wish_of(r, 1, t / r->n_layers, layer, &w);
+        for (int i = 0; i < w.n; i++) {
+            mf__key key = layer * r->n_experts + w.ids[i];
+            bool hot = how.promote > 0 && p->chance(full.ranking.state, key) >= how.promote;
+            wish *to = full.where[key] >= 0 || full.n_used < full.n_slots || hot ? &in_full : &in_small;
+            to->ids[to->n] = w.ids[i];
+            to->counts[to->n++] = 1;
+        }
+        cache_serve(&full, layer, &in_full, &w);
+        cache_turn(&small, layer, &in_small);
+    }
+    copies_outcome o = {((double)full.n_reads + SMALL_BYTES * (double)small.n_reads) / (double)r->n_tokens,
+                        (double)small.n_wanted / (double)(full.n_wanted + small.n_wanted)};
+    cache_free(&full);
+    cache_free(&small);
+    return o;
+}
+
+#define N_COPIES_SIZES 3
+static const int COPIES_SIZES[N_COPIES_SIZES] = {5, 10, 25};
+
+/* least: how many times less the first way must read at each size; or NULL. */
+static int judge_copies(const char *path, const double *least) {
+    static const copies ways[] = {{0.5, 0.5}, {0.3, 0.3}, {0.3, 0.5}, {0.5, 0.3}, {0.7, 0.5}, {0.5, 0.7}, {0.8, 0.7}};
+    routes r;
+    int bad = 0;
+    if (!routes_read(path, &r)) return 1;
+    printf(
+        "\nTwo copies, 4 and 2 bits. Times fewer bytes than exact (and uses served small, in percent):\n\n| small-ram, "
+        "promote |");
+    for (int i = 0; i < N_COPIES_SIZES; i++) printf(" %d%% |", COPIES_SIZES[i]);
+    printf("\n|---|---|---|---|\n");
+    for (size_t k = 0; k < (least ? 1 : sizeof ways / sizeof *ways); k++) {
+        printf("| %.1f, %.1f |", ways[k].small_ram, ways[k].promote);
+        for (int i = 0; i < N_COPIES_SIZES; i++) {
+            copies_outcome o = replay_copies(&r, COPIES_SIZES[i], ways[k]);
+            double times = replay(&r, mf__policies[0], COPIES_SIZES[i], 1, NOBODY).reads / o.bytes;
+            printf(" %.2f (%.0f) |", times, 100 * o.small);
+            if (least && times < least[i]) bad++, printf("(expected %.2f)", least[i]);
+        }
+        printf("\n");
+    }
+    free(r.ids);
+    return bad;
+}
+
 int main(int argc, char **argv) {
+    static const double GPTOSS_COPIES[N_COPIES_SIZES] = {1.65, 1.9, 2.55};
     static const double GPTOSS[N_SIZES] = {22.5, 38.6, 51, 68.5, 91.3, 98.5};
     static const double STORIES[N_SIZES] = {14.7, 29.5, 41, 59.2, 86, 97.6};
     static const double GPTOSS_BATCHES[2][2][N_BATCH_SIZES] = {{{18.7, 48, 81.6, 96.6}, {50, 70, 84.5, 96.6}},
@@ -325,10 +401,12 @@ int main(int argc, char **argv) {
     static const double STORIES_BATCHES[2][2][N_BATCH_SIZES] = {{{13.6, 46.6, 80.6, 96.2}, {32.7, 61.2, 82, 96.2}},
                                                                 {{0.7, 27.9, 67.4, 93}, {17.9, 70.1, 89.2, 93.6}}};
     int bad = 0;
-    for (int i = 1; i < argc; i++) bad += judge(argv[i], NULL) + judge_batches(argv[i], NULL);
+    for (int i = 1; i < argc; i++)
+        bad += judge(argv[i], NULL) + judge_batches(argv[i], NULL) + judge_copies(argv[i], NULL);
     if (argc == 1) {
         bad += judge(MF_TEST_DATA "/gptoss20b.routes", GPTOSS);
         bad += judge_batches(MF_TEST_DATA "/gptoss20b.routes", GPTOSS_BATCHES);
+        bad += judge_copies(MF_TEST_DATA "/gptoss20b.routes", GPTOSS_COPIES);
         bad += judge(MF_TEST_DATA "/stories.routes", STORIES);
         bad += judge_batches(MF_TEST_DATA "/stories.routes", STORIES_BATCHES);
     }

@@ -170,23 +170,348 @@ static void a_bad_predictor_is_sent_to_rest(void **state) {
     expert_files_remove(&f);
 }
 
-/* Reading ahead is kept where it is faster, dropped where it is slower, and tried again. */
+/* ---- does it pay? ---- */
+
+/* What passes are like, to a trial: milliseconds with and without, and what else happens to them. */
+typedef struct load {
+    const char *name;
+    double with, without;
+    double drift;      /* of the load: the first passes take so many times as long as the late ones */
+    int drift_passes;  /* ... over so many passes */
+    int wave, wave_of; /* every wave_of passes, so many are half as fast again */
+    double idle;       /* share of the time without */
+    bool sure;
+    bool off; /* what is right */
+} load;
+
+static const load LOADS[] = {
+    {.name = "faster", .with = 9, .without = 10},
+    {.name = "slower", .with = 10, .without = 9, .off = true},
+    {.name = "much faster", .with = 150, .without = 220, .idle = 0.3, .sure = true},
+    {.name = "slower, though sure", .with = 11, .without = 10, .idle = 0.3, .sure = true, .off = true},
+    {.name = "as fast, sure, an idle drive", .with = 10.1, .without = 10, .idle = 0.3, .sure = true},
+    {.name = "as fast, sure, a busy drive", .with = 10.1, .without = 10, .idle = 0.02, .sure = true, .off = true},
+    {.name = "as fast, not sure", .with = 10.1, .without = 10, .idle = 0.3, .off = true},
+    /* the cache learns: what is timed first is slower, whichever it is */
+    {.name = "faster, the load sinks", .with = 9, .without = 10, .drift = 1.6, .drift_passes = 60},
+    {.name = "faster, the load rises", .with = 9, .without = 10, .drift = 0.6, .drift_passes = 60},
+    {.name = "slower, the load sinks", .with = 10, .without = 9, .drift = 1.6, .drift_passes = 60, .off = true},
+    {.name = "slower, the load rises", .with = 10, .without = 9, .drift = 0.6, .drift_passes = 60, .off = true},
+    {.name = "faster, others compute now and then", .with = 9, .without = 10, .wave = 25, .wave_of = 60},
+    {.name = "slower, others compute now and then", .with = 10, .without = 9, .wave = 25, .wave_of = 60, .off = true},
+};
+
+static int64_t pass_ns(const load *p, int i, bool off) {
+    static const double noise[] = {1, 1.02, 0.99, 1.01, 0.98, 1.03, 1};
+    double ms = (off ? p->without : p->with) * noise[i % 7];
+    if (p->drift > 0 && i < p->drift_passes) ms *= p->drift + (1 - p->drift) * i / p->drift_passes;
+    if (p->wave && i % p->wave_of < p->wave) ms *= 1.5;
+    if (i % 9 == 5) ms = 2000; /* the user thinks */
+    return (int64_t)(ms * 1e6);
+}
+
+/* Reading ahead is kept where it is faster, dropped where it is slower, and tried again; at most a tenth of the passes
+ * go the wrong way, whatever else happens on the machine. */
 static void reading_ahead_must_pay(void **state) {
     (void)state;
-    for (int pays = 0; pays < 2; pays++) {
+    for (size_t k = 0; k < MF__COUNT(LOADS); k++) {
+        const load *p = &LOADS[k];
         mf__trial t = {0};
-        int n_off = 0, n = 3000;
+        int n_wrong = 0, n = 3000, n_other = 0;
         for (int i = 0; i < n; i++) {
-            int64_t ns = t.off == (pays == 1) ? 10000000 : 9000000; /* the wrong way is slower */
-            if (i % 9 == 5) ns = 2000000000;                        /* the user thinks */
-            n_off += t.off;
-            mf__trial_pass(&t, ns);
+            int64_t ns = pass_ns(p, i, t.off);
+            n_wrong += t.off != p->off;
+            n_other += i > n / 2 && t.off != p->off;
+            mf__trial_pass(&t, (mf__trial_seen){ns, (int64_t)((double)ns * (t.off ? p->idle : 0)), p->sure});
         }
-        if (pays)
-            assert_in_range(n_off, 1, n / 20);
-        else
-            assert_in_range(n_off, n - n / 20, n - 1);
+        if (n_wrong > n / 10 || !n_other) fail_msg("%s: %d of %d passes, %d late", p->name, n_wrong, n, n_other);
     }
+}
+
+/* Where it is much faster the question costs a few passes, and no trial begins before the cache has settled. */
+static void asking_costs_little(void **state) {
+    (void)state;
+    mf__trial t = {0};
+    const load *p = &LOADS[2];
+    int n_off = 0;
+    for (int i = 0; i < 200; i++) {
+        if (i < MF_TRIAL_WARM) assert_false(t.off);
+        n_off += t.off;
+        mf__trial_pass(&t, (mf__trial_seen){pass_ns(p, i, t.off), 0, true});
+    }
+    assert_in_range(n_off, 1, 16);
+}
+
+/* ---- beside demands ---- */
+
+/* Reads wait while somebody holds them up. */
+static int64_t held_up(void *user, int64_t n) {
+    while (atomic_load((atomic_int *)user)) usleep(200);
+    return n;
+}
+
+static int guesses_under_way(mf__store *s) {
+    pthread_mutex_lock(&s->lock);
+    int n = s->in_flight[1];
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+/* What a predictor says that is nearly always right is read behind the last demand, before the drive runs dry; what
+ * others say waits for the end of the demands. */
+static void sure_guesses_follow_demands(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "sure", 3, 16, 8192, 8192));
+    for (int sure = 0; sure < 2; sure++) {
+        atomic_int hold = 1;
+        mf__store_config c = config_of(&f);
+        c.prefetch = MF_SWITCH_ON;
+        c.n_io_threads = 8;
+        c.fault = held_up;
+        c.fault_user = &hold;
+        mf__store *s = open_store(&c);
+        mf__turn *t = new_turn(s);
+        int32_t ids[3] = {1, 2, 3}, said[8] = {4, 5, 6, 7, 8, 9, 10, 11}, got[3];
+        const void *blobs[3];
+        int n_got = 1;
+        s->tracks[MF_PREDICT_EARLY].sure = sure;
+        assert_int_equal(mf__turn_begin(t, 0, ids, NULL, 3, 1, NULL), MF_OK);
+        mf__store_hint(s, MF_PREDICT_EARLY, 1, said, 8);
+        for (int i = 0; sure && guesses_under_way(s) < 5 && i < 60000; i++) usleep(1000);
+        if (!sure) usleep(20000);
+        assert_int_equal(guesses_under_way(s), sure ? 5 : 0); /* all of the depth that the demands leave */
+        check(s);
+        atomic_store(&hold, 0);
+        while (n_got) {
+            assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
+            mf__turn_done(t, got, n_got);
+        }
+        mf__turn_end(t);
+        wait_idle(s);
+        turn_all(t, &f, 1, said, 8);
+        mf_stats st;
+        mf__store_stats_get(s, &st);
+        assert_int_equal(st.predictors[MF_PREDICTOR_EARLY_ROUTER].useful, 8);
+        assert_int_equal(st.predictors[MF_PREDICTOR_EARLY_ROUTER].stall_ns, 0);
+        mf__turn_free(t);
+        mf__store_close(s);
+    }
+    expert_files_remove(&f);
+}
+
+/* The later router knows better: what the early one said and nobody has begun to read is dropped. Being late is told
+ * apart from not having been foretold. */
+static void the_later_router_knows_better(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "later", 3, 16, 8192, 8192));
+    atomic_int hold = 1;
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_ON;
+    c.n_io_threads = 4;
+    c.fault = held_up;
+    c.fault_user = &hold;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t early[4] = {0, 1, 2, 3}, later[2] = {3, 8}, got[2];
+    const void *blobs[2];
+    int n_got = 1;
+    mf_stats st;
+    mf__store_hint(s, MF_PREDICT_EARLY, 1, early, 4);
+    for (int i = 0; guesses_under_way(s) < 1 && i < 60000; i++) usleep(1000); /* one at a time: it is not sure */
+    mf__store_hint(s, MF_PREDICT_ROUTER, 1, later, 2);
+    assert_int_equal(mf__turn_begin(t, 1, later, NULL, 2, 1, NULL), MF_OK);
+    usleep(5000);
+    atomic_store(&hold, 0);
+    while (n_got) {
+        assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
+        mf__turn_done(t, got, n_got);
+    }
+    mf__turn_end(t);
+    wait_idle(s);
+    mf__store_stats_get(s, &st);
+    assert_int_equal(st.predictors[MF_PREDICTOR_EARLY_ROUTER].read, 1); /* expert 0; 1, 2 and 3 were dropped */
+    assert_int_equal(st.predictors[MF_PREDICTOR_EARLY_ROUTER].right, 1);
+    assert_int_equal(st.predictors[MF_PREDICTOR_NEXT_ROUTER].right, 2);
+    check(s);
+    /* A guess that is under way when it is wanted: what is waited is its predictor's. */
+    atomic_store(&hold, 1);
+    mf__store_hint(s, MF_PREDICT_EARLY, 2, early, 1);
+    for (int i = 0; guesses_under_way(s) < 1 && i < 60000; i++) usleep(1000);
+    assert_int_equal(mf__turn_begin(t, 2, early, NULL, 1, 1, NULL), MF_OK);
+    atomic_store(&hold, 0);
+    for (n_got = 1; n_got;) {
+        assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
+        mf__turn_done(t, got, n_got);
+    }
+    mf__turn_end(t);
+    int64_t before = st.stall_ns;
+    mf__store_stats_get(s, &st);
+    assert_int_equal(st.predictors[MF_PREDICTOR_EARLY_ROUTER].late, 1);
+    assert_int_equal(st.predictors[MF_PREDICTOR_EARLY_ROUTER].stall_ns, st.stall_ns - before);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+/* ---- stores beside each other ---- */
+
+static void take_the_rest(mf__turn *t) {
+    int32_t got[8];
+    const void *blobs[8];
+    int n_got = 1;
+    while (n_got) {
+        assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
+        mf__turn_done(t, got, n_got);
+    }
+    mf__turn_end(t);
+}
+
+/* Two stores on one drive have as many reads under way as one; guesses of either wait for demands of both; and the time
+ * in which the drive was busy is counted once. */
+static void stores_beside_each_other_share_the_drive(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "beside", 2, 16, 8192, 8192));
+    for (int io = MF_IO_PREAD; io <= MF_IO_URING; io++) {
+        atomic_int hold = io == MF_IO_PREAD; /* a ring's reads cannot be held up: there it only has to work */
+        mf__store_config c = config_of(&f);
+        c.io = (mf_io)io;
+        c.prefetch = MF_SWITCH_ON;
+        c.n_io_threads = 4;
+        c.fault = held_up;
+        c.fault_user = &hold;
+        mf__store *a = open_store(&c);
+        c.beside = a;
+        mf__store *b = open_store(&c);
+        mf__turn *ta = new_turn(a), *tb = new_turn(b);
+        int32_t ids[4] = {1, 2, 3, 4}, said[2] = {5, 6};
+        mf_stats sa, sb;
+        int64_t began = mf__clock_ns();
+        b->tracks[MF_PREDICT_ROUTER].sure = true;
+        assert_int_equal(mf__turn_begin(ta, 0, ids, NULL, 3, 1, NULL), MF_OK);
+        assert_int_equal(mf__turn_begin(tb, 0, ids, NULL, 4, 1, NULL), MF_OK);
+        mf__store_hint(b, MF_PREDICT_ROUTER, 1, said, 2);
+        mf__lane *lane = a->lane;
+        for (int i = 0; hold && atomic_load(&lane->in_flight[0]) < 4 && i < 60000; i++) usleep(1000);
+        usleep(5000);
+        if (hold) {
+            assert_int_equal(atomic_load(&lane->in_flight[0]), 4);
+            assert_int_equal(atomic_load(&lane->in_flight[1]), 0);
+            assert_int_equal(atomic_load(&lane->waiting), 3);
+        }
+        atomic_store(&hold, 0);
+        take_the_rest(ta);
+        take_the_rest(tb);
+        wait_idle(b);
+        turn_all(tb, &f, 1, said, 2);
+        int64_t took = mf__clock_ns() - began;
+        mf__store_stats_get(a, &sa);
+        mf__store_stats_get(b, &sb);
+        assert_int_equal(sb.predictors[MF_PREDICTOR_NEXT_ROUTER].useful, 2);
+        assert_true(sa.busy_ns + sb.busy_ns > 0 && sa.busy_ns + sb.busy_ns <= took);
+        assert_int_equal(atomic_load(&lane->waiting), 0);
+        check(a);
+        check(b);
+        mf__turn_free(tb);
+        mf__store_close(b);
+        turn_all(ta, &f, 1, ids, 4); /* alone again */
+        mf__turn_free(ta);
+        mf__store_close(a);
+    }
+    expert_files_remove(&f);
+}
+
+/* Passes are timed once: what the second store finds out about reading ahead is what the first does. */
+static void stores_beside_each_other_ask_once(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "once", 2, 4, 8192, 8192));
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_AUTO;
+    mf__store *a = open_store(&c);
+    c.beside = a;
+    mf__store *b = open_store(&c);
+    mf__turn *ta = new_turn(a), *tb = new_turn(b);
+    int32_t ids[1] = {1};
+    for (int off = 1; off >= 0; off--) {
+        a->evicted = b->evicted = true;
+        b->trials[0] = (mf__trial){.off = off, .decided = off, .n_warm = MF_TRIAL_WARM, .keep = 100};
+        for (int l = 0; l < 2; l++) {
+            turn_all(tb, &f, l, ids, 1);
+            turn_all(ta, &f, l, ids, 1);
+        }
+        a->turns_without_miss = b->turns_without_miss = 0;
+        assert_int_equal(mf__store_wants_hints(b, MF_PREDICT_ROUTER), !off);
+        assert_int_equal(mf__store_wants_hints(a, MF_PREDICT_ROUTER), !off);
+        assert_int_equal(a->trials[0].n_warm, 0);
+    }
+    mf__turn_free(ta);
+    mf__turn_free(tb);
+    mf__store_close(b);
+    mf__store_close(a);
+    expert_files_remove(&f);
+}
+
+/* ---- the logical cache ---- */
+
+static int64_t takes_its_time(void *user, int64_t n) {
+    usleep((atomic_fetch_add((atomic_uint *)user, 1) * 1664525u + 1013904223u) >> 24 & 0xff);
+    return n;
+}
+
+/* What choices may know of the cache: the same after the same turns, whatever was guessed and however long reads took;
+ * and what it has is in memory. */
+static void the_logical_cache_knows_turns_alone(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "logical", 4, 32, 8192, 8192));
+    mf__store *stores[2];
+    mf__turn *turns[2];
+    atomic_uint pace = 7;
+    unsigned x = 1;
+    for (int k = 0; k < 2; k++) {
+        mf__store_config c = config_of(&f);
+        c.logical = true;
+        c.most_slots = 40;
+        c.prefetch = k ? MF_SWITCH_ON : MF_SWITCH_OFF;
+        c.n_io_threads = 4;
+        c.fault = k ? takes_its_time : NULL;
+        c.fault_user = &pace;
+        stores[k] = open_store(&c);
+        turns[k] = new_turn(stores[k]);
+    }
+    int n_full = 0, n_missing = 0;
+    for (int i = 0; i < 300; i++) {
+        int32_t ids[4], said[4];
+        uint8_t has[2][32];
+        float chance[2][32];
+        int layer = i % 4;
+        for (int j = 0; j < 4; j++) {
+            x = x * 1664525u + 1013904223u;
+            ids[j] = (int32_t)(8 * j + (x >> 20) % (x & 1u << 30 ? 3 : 8));
+            said[j] = (int32_t)(8 * j + (x >> 10) % 8);
+        }
+        mf__store_hint(stores[1], MF_PREDICT_ROUTER, (layer + 1) % 4, said, 4);
+        for (int k = 0; k < 2; k++) turn_all(turns[k], &f, layer, ids, 4);
+        bool full[2];
+        for (int k = 0; k < 2; k++) full[k] = mf__store_logical(stores[k], layer, has[k], chance[k]);
+        assert_int_equal(full[0], full[1]);
+        assert_memory_equal(has[0], has[1], sizeof has[0]);
+        assert_memory_equal(chance[0], chance[1], sizeof chance[0]);
+        for (int j = 0; j < 4; j++) assert_int_equal(has[0][ids[j]], 1);
+        n_full += full[0];
+        for (int e = 0; e < 32; e++) n_missing += has[0][e] && stores[0]->where[layer * 32 + e] < 0;
+    }
+    assert_true(n_full > 200);
+    assert_int_equal(n_missing, 0);
+    for (int k = 0; k < 2; k++) {
+        assert_true(stores[k]->n_logical <= stores[k]->limit - 4);
+        mf__turn_free(turns[k]);
+        mf__store_close(stores[k]);
+    }
+    expert_files_remove(&f);
 }
 
 /* ---- batches ---- */
@@ -265,6 +590,11 @@ static void passes_by_their_rows(void **state) {
     c.prefetch = MF_SWITCH_AUTO;
     mf__store *s = open_store(&c);
     mf__turn *t = new_turn(s);
+    int32_t one[1] = {1};
+    for (int l = 0; l < 4; l++) turn_of_rows(t, l % 2, one, NULL, 1, 1);
+    assert_int_equal(s->trials[0].n_warm, 0); /* there is room yet */
+    s->evicted = true;
+    s->pass_began_ns = 0;
     mf__policy spy = *s->ranking.policy;
     spy.use = note_ticks;
     s->ranking.policy = &spy;
@@ -279,9 +609,9 @@ static void passes_by_their_rows(void **state) {
             assert_int_equal(n_ticks_seen, passes[i].n_ticks);
         }
     }
-    assert_int_equal(s->trials[0].n, 3); /* a pass counts for its own size when the next one begins ... */
-    assert_int_equal(s->trials[2].n, 1); /* ... unless it is one that does not decode */
-    assert_int_equal(s->trials[3].n, 1);
+    assert_int_equal(s->trials[0].n_warm, 3); /* a pass counts for its own size when the next one begins ... */
+    assert_int_equal(s->trials[2].n_warm, 1); /* ... unless it is one that does not decode */
+    assert_int_equal(s->trials[3].n_warm, 1);
     mf__turn_free(t);
     mf__store_close(s);
     expert_files_remove(&f);
@@ -295,6 +625,12 @@ int main(void) {
         cmocka_unit_test(filling_goes_on_after_an_error),
         cmocka_unit_test(a_bad_predictor_is_sent_to_rest),
         cmocka_unit_test(reading_ahead_must_pay),
+        cmocka_unit_test(asking_costs_little),
+        cmocka_unit_test(sure_guesses_follow_demands),
+        cmocka_unit_test(the_later_router_knows_better),
+        cmocka_unit_test(stores_beside_each_other_share_the_drive),
+        cmocka_unit_test(stores_beside_each_other_ask_once),
+        cmocka_unit_test(the_logical_cache_knows_turns_alone),
         cmocka_unit_test(batches_foretell_the_next_pass),
         cmocka_unit_test(passes_by_their_rows),
     };

@@ -143,6 +143,71 @@ static void forgetting_changes_no_logits(void **state) {
     mf_model_close(m);
 }
 
+/* ---- reading less at a loss ---- */
+
+static mf_stats lossy_run(const char *dir, const mf_lossy *lossy, int way, float logits[N_DECODE + 1][TINY_VOCAB]) {
+    mf_model_options opt =
+        options(way == 1 ? MF_IO_URING : MF_IO_PREAD, MF_SWITCH_AUTO, way == 0 ? MF_SWITCH_OFF : MF_SWITCH_ON);
+    mf_stats st;
+    opt.n_io_threads = way == 2 ? 1 : 8;
+    opt.lossy = *lossy;
+    opt.most_experts = 12;
+    mf_model *m = open_with(dir, &opt);
+    evaluate(m, logits);
+    mf_error err = {0};
+    if (mf__store_check(m->store, &err) != MF_OK) fail_msg("%s", err.text);
+    mf_model_stats_get(m, &st);
+    mf_model_close(m);
+    return st;
+}
+
+/* Results differ from the model's, as was asked for, and are the same however reads come; prompts are the model's. */
+static void lossy_results_do_not_depend_on_reads(void **state) {
+    static const mf_lossy settings[] = {{.bonus = 9, .protect = 1},
+                                        {.skip = 0.9, .protect = 1},
+                                        {.small = 2, .promote = 0.3, .small_ram = 0.5, .protect = 1},
+                                        {.bonus = 9, .sure = 0.9, .small = 2, .small_ram = 0.7},
+                                        {.bonus = 2, .skip = 0.3, .small = 0.5, .most = 5}};
+    static float first[N_DECODE + 1][TINY_VOCAB], again[N_DECODE + 1][TINY_VOCAB];
+    make_reference(*state);
+    for (size_t i = 0; i < MF__COUNT(settings); i++) {
+        mf_stats st = lossy_run(*state, &settings[i], 0, first);
+        assert_true(st.lossy_experts > 0);
+        if (settings[i].bonus >= 9) assert_true(st.lossy_replaced > 0);
+        if (settings[i].skip >= 0.9) assert_true(st.lossy_skipped > 0);
+        if (settings[i].promote > 0) assert_true(st.lossy_small > 0 && st.lossy_small_bytes > 0);
+        if (settings[i].most) assert_true(st.lossy_replaced + st.lossy_skipped <= N_DECODE * settings[i].most);
+        assert_memory_equal(first[0], reference[0], sizeof first[0]);
+        if (!memcmp(first, reference, sizeof first)) fail_msg("setting %d changes nothing", (int)i);
+        for (int way = 1; way < 3; way++) {
+            lossy_run(*state, &settings[i], way, again);
+            if (memcmp(first, again, sizeof first)) fail_msg("setting %d: other results by way %d", (int)i, way);
+        }
+    }
+    mf_lossy none = {0};
+    mf_stats st = lossy_run(*state, &none, 1, first);
+    assert_memory_equal(first, reference, sizeof first);
+    assert_int_equal(st.lossy_experts, 0);
+}
+
+static void lossy_settings_are_checked(void **state) {
+    static const struct {
+        mf_lossy lossy;
+        const char *text;
+    } cases[] = {{{.bonus = -1}, "bonus is -1"},      {{.skip = 2}, "skip is 2"},
+                 {{.most = 3}, "does nothing"},       {{.promote = 0.1}, "does nothing without bonus"},
+                 {{.skip = 0.1, .sure = 1}, "bonus"}, {{.protect = 1}, "does nothing"}};
+    for (size_t i = 0; i < MF__COUNT(cases); i++) {
+        mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_ON);
+        mf_model *m = NULL;
+        mf_error err = {0};
+        opt.lossy = cases[i].lossy;
+        assert_int_equal(mf_model_open(*state, &opt, &m, &err), MF_E_INVALID);
+        assert_null(m);
+        if (!strstr(err.text, cases[i].text)) fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].text);
+    }
+}
+
 static void write_whole(const char *path, const char *bytes, size_t size) {
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
@@ -510,10 +575,12 @@ static void experts_in_other_directories(void **state) {
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     tiny_checkpoint = argv[1];
-    const struct CMUnitTest same[] = {cmocka_unit_test(same_logits_by_every_way),
-                                      cmocka_unit_test(same_logits_with_little_memory),
-                                      cmocka_unit_test(forgetting_changes_no_logits)};
+    tiny_also_bits = 2;
+    const struct CMUnitTest same[] = {
+        cmocka_unit_test(same_logits_by_every_way), cmocka_unit_test(same_logits_with_little_memory),
+        cmocka_unit_test(forgetting_changes_no_logits), cmocka_unit_test(lossy_results_do_not_depend_on_reads)};
     const struct CMUnitTest rest[] = {
+        cmocka_unit_test(lossy_settings_are_checked),
         cmocka_unit_test(a_failed_read_changes_nothing),
         cmocka_unit_test(sessions_borrow_from_the_cache),
         cmocka_unit_test(a_prompt_takes_the_room_of_the_one_before),

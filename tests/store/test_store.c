@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -528,6 +529,36 @@ static void drives_are_remembered(void **state) {
     s = open_store(&c);
     assert_int_equal(s->ceiling, measured);
     mf__store_close(s);
+    /* Not for ever: a measurement of last week, of tomorrow or of nobody knows when is made again. */
+    static const long long SPEED = 77000000000000; /* nothing is as fast: not a bit of it may stay */
+    static const long AGES[] = {6 * 86400, 8 * 86400, -86400, 0};
+    for (size_t i = 0; i < MF__COUNT(AGES); i++) {
+        char text[600], measured_at[64] = "";
+        if (AGES[i]) snprintf(measured_at, sizeof measured_at, ", \"measured\": %lld", (long long)time(NULL) - AGES[i]);
+        s = open_store(&c);
+        snprintf(text, sizeof text, "{\"%s\": {\"direct\": %lld, \"buffered\": %lld, \"uring\": %lld%s}}", s->drive_key,
+                 SPEED, SPEED, SPEED, measured_at);
+        mf__store_close(s);
+        write_text("drive_home/cache/drives.json", text);
+        s = open_store(&c);
+        if ((s->ceiling == SPEED) != (i == 0))
+            fail_msg("a measurement %ld s old: %lld", AGES[i], (long long)s->ceiling);
+        s->drive_seen = (mf__drive_seen){0};
+        mf__store_close(s);
+    }
+    /* Nor when a run shows that it is wrong. */
+    for (int wrong = 0; wrong < 2; wrong++) {
+        s = open_store(&c);
+        measured = s->ceiling;
+        s->drive_seen = (mf__drive_seen){measured * (wrong ? 7 : 3), 3000000000, 100, 1600};
+        mf__store_close(s);
+        char text[600] = "";
+        FILE *file = fopen("drive_home/cache/drives.json", "r");
+        assert_non_null(file);
+        assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+        fclose(file);
+        assert_int_equal(strstr(text, "measured") == NULL, wrong);
+    }
     write_text("drive_home/cache/drives.json", "{ broken");
     s = open_store(&c);
     assert_true(s->ceiling > 0);
@@ -547,6 +578,38 @@ static void drives_are_remembered(void **state) {
     expert_files_remove(&f);
 }
 
+/* The page cache is used where it is clearly faster and could hold half of the files, or nothing else works. */
+static void direct_unless_the_page_cache_has_room(void **state) {
+    (void)state;
+    static const struct {
+        mf__drive drive; /* direct, buffered, uring */
+        int64_t beside, total;
+        bool direct;
+    } cases[] = {{{27, 9, 28}, 100, 100, true},  {{10, 12, 10}, 100, 100, true}, {{10, 13, 10}, 100, 100, false},
+                 {{10, 13, 11}, 100, 100, true}, {{10, 99, 10}, 50, 100, false}, {{10, 99, 10}, 49, 100, true},
+                 {{1, 219, 6}, 6, 181, true},    {{0, 9, 0}, 0, 100, false}};
+    for (size_t i = 0; i < MF__COUNT(cases); i++)
+        if (mf__drive_direct_pays(&cases[i].drive, cases[i].beside, cases[i].total) != cases[i].direct)
+            fail_msg("case %zu", i);
+}
+
+/* What counts as another speed: long enough, and lower only where as many reads were under way. */
+static void runs_that_contradict(void **state) {
+    (void)state;
+    static const struct {
+        double speed, seconds, depth;
+        bool contradicts;
+    } cases[] = {{1e9, 10, 12, false},   {1.4e9, 10, 12, false}, {1.6e9, 10, 12, true}, {1.6e9, 1, 12, false},
+                 {0.5e9, 10, 12, false}, {0.3e9, 10, 12, true},  {0.3e9, 10, 2, false}, {0.3e9, 1, 12, false}};
+    for (size_t i = 0; i < MF__COUNT(cases); i++) {
+        mf__drive_seen seen = {(int64_t)(cases[i].speed * cases[i].seconds), (int64_t)(cases[i].seconds * 1e9), 100,
+                               (int64_t)(100 * cases[i].depth)};
+        if (mf__drive_contradicted(1000000000, &seen) != cases[i].contradicts) fail_msg("case %zu", i);
+        assert_false(mf__drive_contradicted(0, &seen));
+    }
+    assert_false(mf__drive_contradicted(1000000000, &(mf__drive_seen){0}));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_configs),
@@ -564,6 +627,8 @@ int main(void) {
         cmocka_unit_test(cancelling_a_stalled_read),
         cmocka_unit_test(holding_everything_and_asking_for_more),
         cmocka_unit_test(drives_are_remembered),
+        cmocka_unit_test(runs_that_contradict),
+        cmocka_unit_test(direct_unless_the_page_cache_has_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

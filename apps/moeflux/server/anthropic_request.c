@@ -293,9 +293,20 @@ static bool add_conversation(gen *g, job *j, const json_t *body, bool tools_mark
     return true;
 }
 
+/* What would run elsewhere cannot be left out without a word. */
+static bool refuse_hosted(job *j, const json_t *body) {
+    static const char *const names[] = {"mcp_servers", "container"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *value = json_object_get(body, names[i]);
+        bool none = !value || json_is_null(value) || (json_is_array(value) && !json_array_size(value));
+        if (!none) return job_fail(j, 400, names[i], NULL, "%s: is not supported here", names[i]);
+    }
+    return true;
+}
+
 bool anthropic_request(gen *g, job *j, const json_t *body, bool answers) {
     bool tools_marked = false, all_marked;
-    if (!fields_known(j, body, known)) return false;
+    if (!fields_known(j, body, known) || !refuse_hosted(j, body)) return false;
     if (answers && !json_object_get(body, "max_tokens")) return missing(j, "max_tokens");
     bool fine = field_bool(j, body, "stream", &j->stream) &&
                 field_int(j, body, "max_tokens", 1, INT32_MAX, &g->opt.max_tokens) && gen_sampling(g, j, body) &&

@@ -110,10 +110,23 @@ static bool read_template_values(gen *g, job *j, const json_t *body) {
     return true;
 }
 
+/* ["text"] is what there is. */
+static bool read_modalities(job *j, const json_t *body) {
+    const json_t *list = json_object_get(body, "modalities"), *one;
+    size_t i;
+    json_array_foreach(list, i, one) {
+        const char *name = json_string_value(one);
+        if (!name || strcmp(name, "text"))
+            return job_fail(j, 400, "modalities", "invalid_value",
+                            "Invalid 'modalities': this model writes text only.");
+    }
+    return true;
+}
+
 static bool read_request(gen *g, job *j, const json_t *body) {
     const char *effort = NULL;
     int64_t most = -1;
-    return fields_known(j, body, known) && read_stream(j, body) &&
+    return fields_known(j, body, known) && read_stream(j, body) && read_modalities(j, body) &&
            openai_messages(g, j, json_object_get(body, "messages")) && read_tools(g, j, body) &&
            read_logprobs(j, body) && gen_sampling(g, j, body) && gen_logit_bias(g, j, body) &&
            field_int(j, body, "max_tokens", 1, INT32_MAX, &most) &&
@@ -121,7 +134,8 @@ static bool read_request(gen *g, job *j, const json_t *body) {
            field_int(j, body, "n", 1, JOB_MAX_CHOICES, &g->n) && field_stops(j, body, "stop") &&
            gen_form(g, j, json_object_get(body, "response_format"), "response_format") &&
            field_text(j, body, "", "reasoning_effort", &effort) && gen_effort(g, j, effort, "reasoning_effort") &&
-           read_template_values(g, j, body) && ((g->opt.max_tokens = most), true);
+           read_template_values(g, j, body) && field_bool(j, body, "cache_prompt", &g->cache_prompt) &&
+           ((g->opt.max_tokens = most), true);
 }
 
 static void prepare(job *j, json_t *body) {

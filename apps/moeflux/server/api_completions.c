@@ -87,10 +87,10 @@ static bool start_prompt(gen *g, job *j, const json_t *prompt) {
                         "Invalid 'prompt': it is empty, and there is nothing to go on from.");
     }
     bool fine = gen_start(g, j);
-    j->n_per_prompt = (int)g->n;
     for (int i = first; fine && i < j->n_choices && j->echo; i++) {
         j->echo_text[i] = ids ? text_of(j, ids, g->opt.n_ids) : strdup(g->opt.text);
         j->seqs[i]->prompt_logprobs = j->wants_logprobs;
+        if (j->wants_logprobs) j->seqs[i]->fresh = true;
         j->seqs[i]->n_top = j->n_top;
     }
     free(ids);
@@ -126,7 +126,8 @@ static bool read_request(gen *g, job *j, const json_t *body) {
                 field_int(j, body, "n", 1, JOB_MAX_CHOICES, &g->n) && field_int(j, body, "best_of", 1, 64, &best_of) &&
                 field_stops(j, body, "stop") && field_int(j, body, "logprobs", 0, 20, &n_top) &&
                 field_bool(j, body, "echo", &j->echo) && field_text(j, body, "", "suffix", &suffix) &&
-                gen_form(g, j, json_object_get(body, "response_format"), "response_format");
+                gen_form(g, j, json_object_get(body, "response_format"), "response_format") &&
+                field_bool(j, body, "cache_prompt", &g->cache_prompt);
     if (!fine) return false;
     if (suffix && *suffix)
         return job_fail(j, 400, "suffix", "unsupported_parameter", "'suffix' is not supported by this model.");
@@ -164,8 +165,9 @@ static json_t *lists(job *j, out_choice *c, size_t first) {
         json_array_append(tokens, json_object_get(e, "token"));
         json_array_append(own, json_object_get(e, "logprob"));
         json_array_append(offsets, json_object_get(e, "offset"));
-        json_array_foreach(top, k, t)
-            json_object_set(map, json_string_value(json_object_get(t, "token")), json_object_get(t, "logprob"));
+        json_array_foreach(top, k, t) /* likeliest first; of tokens that are written alike the likeliest counts */
+            if (!json_object_get(map, json_string_value(json_object_get(t, "token"))))
+                json_object_set(map, json_string_value(json_object_get(t, "token")), json_object_get(t, "logprob"));
         json_array_append_new(tops, json_is_null(json_object_get(e, "logprob")) ? json_null() : json_incref(map));
         json_decref(map);
     }

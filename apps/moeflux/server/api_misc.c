@@ -4,6 +4,8 @@
 
 #include "api.h"
 
+#define MAX_TEXT (8 << 20) /* a word of so many letters takes forty times as much while it is encoded */
+
 static void tokenize(job *j, json_t *body) {
     const json_t *content = json_object_get(body, "content");
     bool special = false, pieces = false;
@@ -11,6 +13,11 @@ static void tokenize(job *j, json_t *body) {
     size_t n = 0;
     if (!json_is_string(content)) {
         job_fail(j, 400, "content", "missing_required_parameter", "'content' must be a string.");
+        return;
+    }
+    if (json_string_length(content) > MAX_TEXT) {
+        job_fail(j, 400, "content", "string_above_max_length", "Invalid 'content': a text of %zu bytes; at most %d.",
+                 json_string_length(content), MAX_TEXT);
         return;
     }
     if (!field_bool(j, body, "parse_special", &special) || !field_bool(j, body, "with_pieces", &pieces)) return;

@@ -17,6 +17,10 @@ static json_t *text_part(const char *text, size_t n) {
                      "logprobs");
 }
 
+static json_t *reasoning_part(const char *text, size_t n) {
+    return json_pack("{s:s,s:o}", "type", "reasoning_text", "text", json_text(text, n));
+}
+
 static json_t *message_item(const job *j, int index, const char *status, json_t *parts) {
     char id[64];
     item_id(j, "msg", index, id);
@@ -42,9 +46,8 @@ static json_t *all_items(const job *j, const out_choice *c) {
     json_t *items = json_array();
     int n = 0;
     if (c->reasoning.size)
-        json_array_append_new(items, reasoning_item(j, n++,
-                                                    json_pack("[{s:s,s:o}]", "type", "reasoning_text", "text",
-                                                              json_text(c->reasoning.data, c->reasoning.size))));
+        json_array_append_new(
+            items, reasoning_item(j, n++, json_pack("[o]", reasoning_part(c->reasoning.data, c->reasoning.size))));
     if (c->text.size || !c->n_calls) {
         json_array_append_new(items,
                               message_item(j, n, "completed", json_pack("[o]", text_part(c->text.data, c->text.size))));
@@ -127,13 +130,14 @@ static void close_text(job *j, out_choice *c) {
 }
 
 static void close_reasoning(job *j, out_choice *c) {
-    json_t *done = place(j, c, "rs");
-    json_object_set_new(done, "text", json_text(c->reasoning.data, c->reasoning.size));
+    const char *text = c->reasoning.data;
+    size_t n = c->reasoning.size;
+    json_t *at = place(j, c, "rs"), *done = json_copy(at);
+    json_object_set_new(done, "text", json_text(text, n));
     tell(j, "response.reasoning_text.done", done);
-    item_done(j, c,
-              reasoning_item(j, c->block,
-                             json_pack("[{s:s,s:o}]", "type", "reasoning_text", "text",
-                                       json_text(c->reasoning.data, c->reasoning.size))));
+    json_object_set_new(at, "part", reasoning_part(text, n));
+    tell(j, "response.content_part.done", at);
+    item_done(j, c, reasoning_item(j, c->block, json_pack("[o]", reasoning_part(text, n))));
 }
 
 static void close_call(job *j, out_choice *c) {
@@ -167,9 +171,9 @@ static void open_item(job *j, out_choice *c, mf_event_kind kind, const mf_event 
                        ? reasoning_item(j, c->block, json_array())
                        : call_item(j, c->block, &c->calls[c->n_calls - 1], "in_progress", true);
     tell(j, "response.output_item.added", json_pack("{s:i,s:o}", "output_index", c->block, "item", item));
-    if (kind != MF_EVENT_TEXT) return;
-    json_t *part = place(j, c, "msg");
-    json_object_set_new(part, "part", text_part("", 0));
+    if (kind == MF_EVENT_CALL) return;
+    json_t *part = place(j, c, prefix_of((int)kind));
+    json_object_set_new(part, "part", kind == MF_EVENT_TEXT ? text_part("", 0) : reasoning_part("", 0));
     tell(j, "response.content_part.added", part);
 }
 

@@ -68,7 +68,7 @@ bool field_bool(job *j, const json_t *obj, const char *name, bool *out) {
 
 bool field_text(job *j, const json_t *obj, const char *where, const char *name, const char **out) {
     const json_t *value = json_object_get(obj, name);
-    char path[96];
+    char path[160]; /* `where` is of 96 at most */
     if (absent(value)) return true;
     snprintf(path, sizeof path, "%s%s%s", where, *where ? "." : "", name);
     if (!json_is_string(value)) return wrong_type(j, path, "a string", value);

@@ -6,7 +6,7 @@
 #include <sys/random.h>
 
 bool gen_init(gen *g, job *j) {
-    *g = (gen){.n = 1};
+    *g = (gen){.n = 1, .cache_prompt = true};
     mf_reply_options_init(&g->opt);
     g->opt.sampling = *job_sampling(j);
     g->opt.max_tokens = -1;
@@ -56,10 +56,10 @@ bool gen_logit_bias(gen *g, job *j, const json_t *body) {
     if (!g->bias) return job_fail(j, 500, NULL, NULL, "no memory");
     int32_t n_vocab = mf_model_info_get(job_options(j)->model)->n_vocab;
     json_object_foreach(map, key, value) {
-        char *end;
-        long id = strtol(key, &end, 10);
+        long id = strtol(key, NULL, 10);
         double bias = json_number_value(value);
-        if (*end || end == key || id < 0 || id >= n_vocab)
+        bool plain = *key && strspn(key, "0123456789") == strlen(key) && (*key != '0' || !key[1]);
+        if (!plain || id >= n_vocab)
             return job_fail(j, 400, "logit_bias", "invalid_value",
                             "Invalid 'logit_bias': '%.32s' is not a token id below %d.", key, n_vocab);
         if (!json_is_number(value) || bias < -100 || bias > 100)
@@ -193,8 +193,13 @@ bool gen_start(gen *g, job *j) {
         o->sampling.seed = (uint64_t)g->seed;
     else if (getrandom(&o->sampling.seed, sizeof o->sampling.seed, GRND_NONBLOCK) < 0)
         o->sampling.seed = 0;
+    o->like = NULL;
+    j->n_per_prompt = (int)g->n;
     for (int64_t i = 0; i < g->n && fine; i++) {
-        fine = job_add_reply(j, o);
+        seq *q = job_add_reply(j, o);
+        fine = q != NULL;
+        if (q) q->fresh = !g->cache_prompt;
+        if (q && !o->like) o->like = q->reply; /* the prompt is rendered and encoded once */
         o->sampling.seed++;
     }
     free(text);

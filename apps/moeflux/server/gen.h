@@ -11,7 +11,7 @@ typedef struct gen {
     mf_logit_bias *bias;
     mf_reply_mark marks[MF_REPLY_MAX_MARKS];
     int64_t n; /* choices */
-    bool has_seed;
+    bool has_seed, cache_prompt;
     int64_t seed;
 } gen;
 

@@ -135,7 +135,7 @@ const mf_sampler_options *job_sampling(const job *j) {
 static mf_status make_reply(server *s, mf_reply_options *opt, seq *q, mf_error *err) {
     mf_reply_prompt p;
     mf_status st = mf_reply_create(s->opt.text, s->info, opt, &q->reply, err);
-    if (st != MF_OK || !opt->request) return st;
+    if (st != MF_OK || !opt->request || opt->like) return st;
     mf_reply_prompt_get(q->reply, &p);
     int32_t *known = history_find(s->history, p.ids, p.n_ids, &opt->n_known);
     if (!known) return MF_OK;

@@ -223,13 +223,15 @@ static void take_event(job *j, out_choice *c, const sched_event *e) {
     }
 }
 
-/* ": prompt 512/4096 tokens, about 3.1 s to go": comments, which event streams have and clients pass over. */
+/* ": prompt 512/4096 tokens, 812.0 MB to fetch, about 3.1 s to go": comments, which event streams have and clients pass
+ * over. Nothing is said of the time while nothing is known of it. */
 static void progress(job *j, const sched_event *e) {
-    char line[128];
+    char line[160], time[48] = "";
     if (e->n_prompt - j->out[0].n_reused <= j->server->opt.piece) return; /* short: it is read in a moment */
-    int n =
-        snprintf(line, sizeof line, ": prompt %lld/%lld tokens, about %.1f s to go\n\n",
-                 (long long)(e->kind == SCHED_STARTED ? e->n_reused : e->n_read), (long long)e->n_prompt, e->seconds);
+    if (e->seconds > 0) snprintf(time, sizeof time, ", about %.1f s to go", e->seconds);
+    int n = snprintf(line, sizeof line, ": prompt %lld/%lld tokens, %.1f MB to fetch%s\n\n",
+                     (long long)(e->kind == SCHED_STARTED ? e->n_reused : e->n_read), (long long)e->n_prompt,
+                     (double)e->bytes * 1e-6, time);
     job_send(j, line, (size_t)n);
 }
 

@@ -93,6 +93,8 @@ static void write_sched(buf *b, const sched_stats *s) {
     one(b, "sequences_running", "gauge", s->running, "Sequences that are read or speak.");
     one(b, "sessions_idle", "gauge", s->idle_sessions, "Sessions kept for later.");
     one(b, "sessions_dropped_total", "counter", (double)s->sessions_dropped, "Sessions given up for want of room.");
+    one(b, "sequences_yielded_total", "counter", (double)s->yielded,
+        "Answers that gave up their session for want of memory, to go on later.");
     one(b, "passes_total", "counter", (double)s->passes, "Evaluations of a batch.");
     one(b, "pass_seconds_total", "counter", s->pass_seconds, "Time they took.");
     one(b, "step_seconds_total", "counter", s->step_seconds, "Time between them, in which tokens are chosen.");
@@ -111,9 +113,10 @@ static void write_sched(buf *b, const sched_stats *s) {
                (long long)below, (long long)below, (long long)s->batch_sum);
     about(b, "prompt_reuse_total", "counter", "Prompts whose beginning was known, by where from.");
     buf_printf(b,
-               "moeflux_prompt_reuse_total{kind=\"session\"} %lld\nmoeflux_prompt_reuse_total{kind=\"cache\"} %lld\n"
-               "moeflux_prompt_reuse_total{kind=\"fork\"} %lld\n",
-               (long long)s->reused_session, (long long)s->reused_cache, (long long)s->reused_fork);
+               "moeflux_prompt_reuse_total{kind=\"session\"} %lld\nmoeflux_prompt_reuse_total{kind=\"memory\"} %lld\n"
+               "moeflux_prompt_reuse_total{kind=\"disk\"} %lld\nmoeflux_prompt_reuse_total{kind=\"fork\"} %lld\n",
+               (long long)s->reused_session, (long long)s->reused_memory, (long long)s->reused_disk,
+               (long long)s->reused_fork);
 }
 
 /* Pages of this process that are in memory, mapped files included. */

@@ -1,10 +1,14 @@
 /* The preparing threads: JSON, templates, tokens and grammars take their time, and neither the loop nor the passes wait
  * for them. */
 #include <stdlib.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "server_int.h"
 
 #define LARGE_BYTES 65536 /* of a body */
+#define TRIM_BYTES (4 << 20)
 
 static job *take(preparer *p, int which) {
     job *j = p->queues[which].first;
@@ -34,7 +38,13 @@ static void *run_small(void *user) {
 static void *run_large(void *user) {
     server *s = user;
     job *j;
-    while ((j = next_job(&s->prep, PREPARE_LARGE))) job_prepare(j);
+    while ((j = next_job(&s->prep, PREPARE_LARGE))) {
+        bool large = j->n_body > TRIM_BYTES;
+        job_prepare(j);
+#ifdef __GLIBC__
+        if (large) malloc_trim(0); /* many times the body's size was in use for a moment: it goes back to the system */
+#endif
+    }
     return NULL;
 }
 

@@ -157,7 +157,12 @@ static bool refuse_stored(job *j, const json_t *body) {
         return job_fail(
             j, 400, "previous_response_id", "unsupported_parameter",
             "Responses are not stored here: send the whole conversation in 'input' instead of 'previous_response_id'.");
-    if (!field_bool(j, body, "background", &background)) return false;
+    const char *truncation = "disabled";
+    if (!field_bool(j, body, "background", &background) || !field_text(j, body, "", "truncation", &truncation))
+        return false;
+    if (strcmp(truncation, "disabled"))
+        return job_fail(j, 400, "truncation", "unsupported_parameter",
+                        "'truncation' can only be 'disabled': nothing of the input is left out without a word.");
     return !background || job_fail(j, 400, "background", "unsupported_parameter", "'background' is not supported.");
 }
 

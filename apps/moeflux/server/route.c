@@ -39,18 +39,23 @@ static void refuse(http_conn *conn, const char *path, int status, const char *fi
 
 /* ---- who may ask ------------------------------------------------------------------------------------------------- */
 
-/* The name in "name:port", "[address]:port" or "http://name:port", in small letters. */
+/* The name in "name:port" or "[address]:port", in small letters; "" where it is neither. */
 static void host_name(const char *value, char out[256]) {
-    const char *scheme = strstr(value, "://");
     size_t n = 0;
-    if (scheme) value = scheme + 3;
     bool bracket = *value == '[';
     for (; *value && n < 255; value++) {
-        if (*value == '/' || (*value == ':' && !bracket)) break;
+        if (*value == ':' && !bracket) break;
+        if (*value == ']') bracket = false;
         out[n++] = (char)tolower((unsigned char)*value);
-        if (*value == ']') break;
     }
+    if (*value == ':' && strspn(value + 1, "0123456789") != strlen(value + 1)) n = 0;
     out[n] = 0;
+}
+
+static bool is_address(const char *name) {
+    size_t n = strlen(name);
+    if (name[0] == '[') return n > 2 && name[n - 1] == ']' && strspn(name + 1, "0123456789abcdef:.") == n - 2;
+    return n && strspn(name, "0123456789.") == n;
 }
 
 /* Names can be made to point here by whoever owns them; addresses cannot. */
@@ -60,7 +65,7 @@ static bool host_allowed(const server *s, const char *value) {
     host_name(value, name);
     size_t n = strlen(name);
     if (!strcmp(name, "localhost") || (n > 10 && !strcmp(name + n - 10, ".localhost"))) return true;
-    if (name[0] == '[' || (n && strspn(name, "0123456789.") == n)) return true;
+    if (is_address(name)) return true;
     for (int i = 0; i < s->opt.n_hosts; i++)
         if (!strcasecmp(s->opt.hosts[i], name)) return true;
     return false;
@@ -173,6 +178,9 @@ static void write_metrics(server *s, http_conn *conn) {
     sched_stats st;
     sched_stats_get(s->sched, &st);
     metrics_write(&s->metrics, http_server_stats(s->http), &st, s->opt.model, s->opt.ram_bytes, &b);
+    char *more = s->opt.more_metrics ? s->opt.more_metrics() : NULL;
+    if (more) buf_printf(&b, "%s", more);
+    free(more);
     http_respond(conn, b.failed ? 500 : 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.data, b.size);
     buf_free(&b);
 }

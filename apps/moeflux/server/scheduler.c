@@ -23,12 +23,13 @@ seq *seq_create(void *owner, int index, const atomic_bool *cancelled, uint64_t c
 void seq_free(seq *q) {
     if (!q) return;
     mf_reply_free(q->reply);
+    free(q->again);
     free(q);
 }
 
 void sched__emit(sched *s, seq *q, const sched_event *e) {
     sched_event full = *e;
-    full.n_prompt = (int64_t)q->prompt.n_ids;
+    full.n_prompt = q->n_prompt;
     s->opt.event(s->opt.user, q, &full);
 }
 
@@ -52,11 +53,13 @@ static void end_seq(sched *s, seq *q, mf_status status, const char *error) {
     if (q->state != SEQ_WAITING) s->n_running--;
     mf_reply_result_get(q->reply, &e.result);
     if (q->state == SEQ_SPEAKING && status == MF_OK)
-        s->opt.said(s->opt.user, mf_memory_tokens(q->session), q->prompt.n_ids, (size_t)mf_memory_length(q->session));
-    sched__release(s, q, (status == MF_OK || status == MF_E_CANCELLED) && !q->prompt_logprobs);
+        s->opt.said(s->opt.user, mf_memory_tokens(q->session), (size_t)q->n_prompt,
+                    (size_t)mf_memory_length(q->session));
+    sched__release(s, q, (status == MF_OK || status == MF_E_CANCELLED) && !q->fresh);
     unlink_seq(s, q);
     q->state = SEQ_ENDED;
     s->n_left++;
+    for (seq *other = s->seqs; other; other = other->next) other->yielded = false;
     sched__emit(s, q, &e);
     seq_free(q);
 }
@@ -70,6 +73,7 @@ void sched_submit(sched *s, seq *const *seqs, int n) {
         q->state = SEQ_WAITING;
         q->submitted = mf__clock_seconds();
         mf_reply_prompt_get(q->reply, &q->prompt);
+        q->n_prompt = (int64_t)q->prompt.n_ids;
         *s->inbox_tail = q;
         s->inbox_tail = &q->next;
     }
@@ -87,16 +91,40 @@ static int active(const sched *s, uint64_t client) {
     return n;
 }
 
-/* Whose turn it is: the client with the fewest sequences under way; among equals the first that came. */
+/* When the client was served last, counted in sequences; 0: not lately. */
+static int64_t served(const sched *s, uint64_t client) {
+    for (int i = 0; i < SCHED_CLIENTS; i++)
+        if (s->clients[i].client == client) return s->clients[i].served;
+    return 0;
+}
+
+static void note_served(sched *s, uint64_t client) {
+    int at = 0;
+    for (int i = 0; i < SCHED_CLIENTS; i++) {
+        if (s->clients[i].served < s->clients[at].served) at = i;
+        if (s->clients[i].client == client) {
+            at = i;
+            break;
+        }
+    }
+    s->clients[at].client = client;
+    s->clients[at].served = ++s->n_served;
+}
+
+/* Whose turn it is: the client with the fewest sequences under way; among equals the one that was not served for
+ * longest, and of its own the first that came. */
 static seq *next_waiting(const sched *s) {
     seq *best = NULL;
     int least = 0;
+    int64_t earliest = 0;
     for (seq *q = s->seqs; q; q = q->next) {
-        if (q->state != SEQ_WAITING) continue;
+        if (q->state != SEQ_WAITING || (q->yielded && s->n_running)) continue;
         int n = active(s, q->client);
-        if (!best || n < least) {
+        int64_t when = served(s, q->client);
+        if (!best || n < least || (n == least && when < earliest)) {
             best = q;
             least = n;
+            earliest = when;
         }
     }
     return best;
@@ -108,14 +136,26 @@ static void admit(sched *s) {
         mf_error err = {0};
         mf_status st = sched__start(s, q, &err);
         if (st == MF_E_NOMEM && s->n_running) return; /* again when another one has ended */
+        note_served(s, q->client);
         if (st != MF_OK) end_seq(s, q, st, err.text);
+    }
+}
+
+/* Those whose beginnings have been read from the disk. */
+static void take_loaded(sched *s) {
+    for (seq *q; (q = disk_loaded(s->disk));) {
+        mf_error err = {0};
+        s->n_loading--;
+        mf_status st = *q->cancelled ? MF_E_CANCELLED : sched__loaded(s, q, &err);
+        if (st == MF_E_NOMEM && s->n_running) continue; /* it waits again */
+        if (st != MF_OK) end_seq(s, q, st, err.text[0] ? err.text : mf_status_text(st));
     }
 }
 
 static void drop_cancelled(sched *s) {
     for (seq *q = s->seqs, *next; q; q = next) {
         next = q->next;
-        if (*q->cancelled) end_seq(s, q, MF_E_CANCELLED, "the client has left");
+        if (*q->cancelled && q->state != SEQ_LOADING) end_seq(s, q, MF_E_CANCELLED, "the client has left");
     }
 }
 
@@ -186,12 +226,16 @@ static void compose(sched *s, pass *p) {
             n_short++;
         }
     }
-    bool take = turn && !(n_short && s->long_piece);
-    if (take) {
-        turn->turn = ++s->turn;
-        add_piece(s, p, turn);
+    if (!turn) return;
+    if (n_short && s->n_without_long < SCHED_WITHOUT_LONG && s->short_tokens < s->opt.piece) {
+        s->n_without_long++;
+        s->short_tokens += p->n_prompt;
+        return;
     }
-    s->long_piece = take;
+    turn->turn = ++s->turn;
+    add_piece(s, p, turn);
+    s->n_without_long = 0;
+    s->short_tokens = 0;
 }
 
 /* ---- after a pass ------------------------------------------------------------------------------------------------ */
@@ -256,15 +300,16 @@ static void piece_read(sched *s, seq *q, const mf_part *part) {
     int64_t n = (int64_t)part->n_tokens, n_ids = (int64_t)q->prompt.n_ids;
     if (q->prompt_logprobs) report_prompt(s, q, part->logits, n);
     q->pos += n;
-    if (!q->prompt_logprobs && sched__at_mark(q))
-        mf_prompt_keep(q->session, NULL); /* a cache that is full is no failure */
+    if (!q->fresh && sched__at_mark(q)) sched__keep(s, q);
     sched__fork_followers(s, q);
     if (q->pos == n_ids) {
         finish_reading(s, q, part->logits + (part->n_logits - 1) * (size_t)s->info->n_vocab);
         return;
     }
-    double to_go = s->token_seconds * (double)(n_ids - q->pos);
-    sched__emit(s, q, &(sched_event){.kind = SCHED_PROGRESS, .n_read = q->pos, .seconds = to_go});
+    if (q->again) return;
+    sched_event e = {.kind = SCHED_PROGRESS, .n_read = q->pos};
+    sched__foresee(s, n_ids - q->pos, &e);
+    sched__emit(s, q, &e);
 }
 
 static void after_part(sched *s, seq *q, const mf_part *part) {
@@ -282,7 +327,7 @@ static void after_part(sched *s, seq *q, const mf_part *part) {
 }
 
 /* Those that found no memory go on when something was given up for them; if nothing is left to give, the one that came
- * last fails. */
+ * last gives up its session, and fails where it is alone. */
 static void care_for_paused(sched *s, bool idle) {
     seq *last = NULL;
     int n_paused = 0;
@@ -294,7 +339,26 @@ static void care_for_paused(sched *s, bool idle) {
     if (!n_paused) return;
     bool room = s->n_left > 0 || sched__drop_idle(s);
     for (seq *q = s->seqs; room && q; q = q->next) q->paused = false;
-    if (!room && idle) end_seq(s, last, MF_E_NOMEM, "the memory for sessions is used up (--ram)");
+    if (room || !idle) return;
+    if (s->n_running < 2 || !sched__yield(s, last))
+        end_seq(s, last, MF_E_NOMEM, "the memory for sessions is used up (--ram)");
+    for (seq *q = s->seqs; q; q = q->next) q->paused = false;
+}
+
+static void learn(double *mean, bool known, double latest) {
+    *mean = known ? 0.7 * *mean + 0.3 * latest : latest;
+}
+
+/* What prompts cost, for those that come. */
+static void learn_costs(sched *s, int64_t n_prompt, double seconds) {
+    mf_stats now;
+    mf_model_stats_get(s->opt.model, &now);
+    int64_t seen = now.bytes_read + now.bytes_prefetched;
+    if (n_prompt >= 16) {
+        learn(&s->token_seconds, s->token_seconds > 0, seconds / (double)n_prompt);
+        learn(&s->token_bytes, s->token_bytes >= 0, (double)(seen - s->bytes_seen) / (double)n_prompt);
+    }
+    s->bytes_seen = seen;
 }
 
 static void count_pass(sched *s, const pass *p, double seconds) {
@@ -302,10 +366,7 @@ static void count_pass(sched *s, const pass *p, double seconds) {
     int bucket = 0;
     for (int i = 0; i < p->n; i++) n_made += p->seqs[i]->state == SEQ_SPEAKING;
     while (bucket + 1 < SCHED_BATCH_BUCKETS && p->n > 1 << bucket) bucket++;
-    if (p->n_prompt >= 16) {
-        double each = seconds / (double)p->n_prompt;
-        s->token_seconds = s->token_seconds > 0 ? 0.7 * s->token_seconds + 0.3 * each : each;
-    }
+    learn_costs(s, p->n_prompt, seconds);
     pthread_mutex_lock(&s->lock);
     s->stats.passes++;
     s->stats.batch[bucket]++;
@@ -313,6 +374,20 @@ static void count_pass(sched *s, const pass *p, double seconds) {
     s->stats.pass_seconds += seconds;
     s->stats.prompt_tokens += p->n_prompt;
     s->stats.made_tokens += n_made;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Nothing can go on now: not a loop that spins. */
+static void rest(sched *s) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&s->lock);
+    if (!s->inbox && !s->stop && !s->has_loaded) pthread_cond_timedwait(&s->wake, &s->lock, &until);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -336,8 +411,8 @@ static void run_pass(sched *s) {
         }
         step_all(s);
     }
-    care_for_paused(s, p.n == 0);
-    if (!p.n) nanosleep(&(struct timespec){0, 1000000}, NULL); /* nothing can go on: not a loop that spins */
+    care_for_paused(s, p.n == 0 && !s->n_loading);
+    if (!p.n) rest(s);
     s->opt.flush(s->opt.user);
 }
 
@@ -353,6 +428,7 @@ static bool take_inbox(sched *s) {
         s->inbox = NULL;
         s->inbox_tail = &s->inbox;
     }
+    s->has_loaded = false;
     bool go_on = !s->stop;
     pthread_mutex_unlock(&s->lock);
     return go_on;
@@ -372,12 +448,14 @@ static void count_state(sched *s) {
 static void *run(void *user) {
     sched *s = user;
     while (take_inbox(s)) {
+        take_loaded(s);
         drop_cancelled(s);
         admit(s);
         count_state(s);
         run_pass(s);
         count_state(s);
     }
+    disk_stop_loading(s->disk);
     while (s->seqs) {
         seq *q = s->seqs;
         mf_reply_finish(q->reply, NULL); /* what was said so far comes out */
@@ -385,6 +463,14 @@ static void *run(void *user) {
     }
     s->opt.flush(s->opt.user);
     return NULL;
+}
+
+static void on_loaded(void *user) {
+    sched *s = user;
+    pthread_mutex_lock(&s->lock);
+    s->has_loaded = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
 }
 
 mf_status sched_create(const sched_options *opt, sched **out, mf_error *err) {
@@ -395,13 +481,16 @@ mf_status sched_create(const sched_options *opt, sched **out, mf_error *err) {
         s->info = mf_model_info_get(opt->model);
         s->inbox_tail = &s->inbox;
         s->tail = &s->seqs;
+        s->token_bytes = -1;
         pthread_mutex_init(&s->lock, NULL);
         pthread_cond_init(&s->wake, NULL);
         s->steppers = steppers_create(opt->n_steppers);
-        if (!pthread_create(&s->thread, NULL, run, s)) {
+        s->disk = opt->disk ? disk_create(on_loaded, s) : NULL;
+        if ((s->disk || !opt->disk) && !pthread_create(&s->thread, NULL, run, s)) {
             *out = s;
             return MF_OK;
         }
+        disk_free(s->disk);
         steppers_free(s->steppers);
         free(s);
     }
@@ -412,14 +501,21 @@ mf_status sched_create(const sched_options *opt, sched **out, mf_error *err) {
     return MF_E_NOMEM;
 }
 
-void sched_free(sched *s) {
-    if (!s) return;
+void sched_stop(sched *s) {
+    if (!s || s->stopped) return;
     pthread_mutex_lock(&s->lock);
     s->stop = true;
     s->halt = true;
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
+    s->stopped = true;
+}
+
+void sched_free(sched *s) {
+    if (!s) return;
+    sched_stop(s);
+    disk_free(s->disk);
     steppers_free(s->steppers);
     for (int i = 0; i < s->n_idle; i++) mf_session_free(s->idle[i].session);
     for (int i = 0; i < SCHED_MAX_PARTS; i++) free(s->rows[i]);

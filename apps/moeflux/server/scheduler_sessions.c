@@ -1,5 +1,6 @@
 /* Who gets which session: one that holds the beginning of the prompt, one that is free, or a fork of one that reads the
  * same beginning right now. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "scheduler_int.h"
@@ -36,8 +37,27 @@ static int64_t common(const int32_t *a, int64_t n_a, const int32_t *b, int64_t n
 }
 
 static void tell_started(sched *s, seq *q) {
-    double seconds = s->token_seconds * (double)((int64_t)q->prompt.n_ids - q->n_reused);
-    sched__emit(s, q, &(sched_event){.kind = SCHED_STARTED, .n_reused = q->n_reused, .seconds = seconds});
+    if (q->again) return; /* it had been */
+    sched_event e = {.kind = SCHED_STARTED, .n_reused = q->n_reused};
+    sched__foresee(s, (int64_t)q->prompt.n_ids - q->n_reused, &e);
+    sched__emit(s, q, &e);
+}
+
+/* By what the latest prompts cost; for the first one, every piece wants all experts that are not in memory. Where all
+ * fit, none is read twice. */
+void sched__foresee(sched *s, int64_t n, sched_event *e) {
+    mf_stats now;
+    mf_model_stats_get(s->opt.model, &now);
+    double absent = (double)(s->info->expert_bytes - now.cache_bytes);
+    bool fits = !now.budget || now.budget >= s->info->expert_bytes;
+    bool mapped = now.io && !strcmp(now.io, "mmap");
+    double bytes =
+        s->token_bytes >= 0 ? s->token_bytes * (double)n : absent * (double)((n + s->opt.piece - 1) / s->opt.piece);
+    if (fits && bytes > absent) bytes = absent;
+    if (mapped || bytes < 0) bytes = 0;
+    e->bytes = (int64_t)bytes;
+    e->seconds = s->token_seconds * (double)n;
+    if (e->seconds <= 0 && now.ceiling) e->seconds = bytes / (double)now.ceiling;
 }
 
 /* ---- following --------------------------------------------------------------------------------------------------- */
@@ -60,9 +80,9 @@ static int64_t meeting_point(const sched *s, const seq *a, const seq *q) {
 static seq *find_leader(const sched *s, const seq *q, int64_t *fork_at) {
     seq *best = NULL;
     *fork_at = WORTH_FOLLOWING - 1;
-    if (q->prompt_logprobs) return NULL;
+    if (q->fresh) return NULL;
     for (seq *a = s->seqs; a; a = a->next) {
-        if (a == q || a->state != SEQ_READING || a->prompt_logprobs || a->paused) continue;
+        if (a == q || a->state != SEQ_READING || a->fresh || a->paused) continue;
         int64_t at = meeting_point(s, a, q);
         if (at > *fork_at) {
             *fork_at = at;
@@ -116,7 +136,7 @@ bool sched__drop_idle(sched *s) {
     int oldest = -1;
     for (int i = 0; i < s->n_idle; i++)
         if (oldest < 0 || s->idle[i].used < s->idle[oldest].used) oldest = i;
-    if (oldest < 0) return false;
+    if (oldest < 0) return disk_give_up(s->disk);
     mf_session_free(s->idle[oldest].session);
     s->idle[oldest] = s->idle[--s->n_idle];
     s->n_sessions--;
@@ -137,6 +157,34 @@ void sched__release(sched *s, seq *q, bool keep) {
     q->session = NULL;
 }
 
+/* What it held and what was to be evaluated next becomes its prompt. What it has said stays said, so the logprobs of a
+ * prompt would be reported twice: such a one cannot. */
+bool sched__yield(sched *s, seq *q) {
+    if (q->prompt_logprobs && q->state == SEQ_READING) return false;
+    if (q->state == SEQ_READING) sched__leave_alone(s, q);
+    if (q->state == SEQ_SPEAKING) {
+        size_t n = (size_t)mf_memory_length(q->session);
+        int32_t *ids = malloc((n + q->n_tokens) * sizeof *ids);
+        if (!ids) return false;
+        memcpy(ids, mf_memory_tokens(q->session), n * sizeof *ids);
+        memcpy(ids + n, q->tokens, q->n_tokens * sizeof *ids);
+        free(q->again);
+        q->again = ids;
+        q->prompt.ids = ids;
+        q->prompt.n_ids = n + q->n_tokens;
+    }
+    sched__release(s, q, false);
+    q->state = SEQ_WAITING;
+    q->paused = false;
+    q->yielded = true;
+    q->pos = q->n_reused = 0;
+    s->n_running--;
+    pthread_mutex_lock(&s->lock);
+    s->stats.yielded++;
+    pthread_mutex_unlock(&s->lock);
+    return true;
+}
+
 /* The idle session that holds the longest beginning of the prompt and nothing else; -1: none. */
 static int best_idle(const sched *s, const seq *q) {
     int64_t most = 0;
@@ -153,7 +201,7 @@ static int best_idle(const sched *s, const seq *q) {
 
 /* A session with the longest known beginning of the prompt, or an empty one. */
 static mf_status take_session(sched *s, seq *q, mf_error *err) {
-    int idle = q->prompt_logprobs ? -1 : best_idle(s, q);
+    int idle = q->fresh ? -1 : best_idle(s, q);
     if (idle >= 0) {
         q->session = s->idle[idle].session;
         s->idle[idle] = s->idle[--s->n_idle];
@@ -171,41 +219,80 @@ static mf_status take_session(sched *s, seq *q, mf_error *err) {
     return st;
 }
 
-static void count_reuse(sched *s, const seq *q, int64_t held) {
+static void count_reuse(sched *s, const seq *q) {
     pthread_mutex_lock(&s->lock);
-    if (q->n_reused && q->n_reused == held) s->stats.reused_session++;
-    if (q->n_reused > held) s->stats.reused_cache++;
+    if (q->n_reused && q->n_reused == q->n_held)
+        s->stats.reused_session++;
+    else if (q->n_reused > q->n_memory)
+        s->stats.reused_disk++;
+    else if (q->n_reused)
+        s->stats.reused_memory++;
     s->stats.reused_tokens += q->n_reused;
     pthread_mutex_unlock(&s->lock);
 }
 
-mf_status sched__start(sched *s, seq *q, mf_error *err) {
-    int64_t fork_at, held;
+void sched__keep(sched *s, seq *q) {
+    mf_session *copy;
+    mf_prompt_keep_memory(q->session, NULL); /* a cache that is full is no failure */
+    if (s->disk && mf_session_fork(q->session, &copy, NULL) == MF_OK) disk_keep(s->disk, copy);
+}
+
+/* The session holds what is known of the prompt. Where another one is reading more of it, that is waited for. */
+static void begin_reading(sched *s, seq *q) {
+    int64_t fork_at;
     seq *leader = find_leader(s, q, &fork_at);
-    mf_status st = MF_OK;
-    if (!q->session) st = take_session(s, q, err);
-    if (st != MF_OK) return st;
-    held = mf_memory_length(q->session);
-    q->n_reused = 0;
-    if (!q->prompt_logprobs) st = mf_prompt_begin(q->session, q->prompt.ids, q->prompt.n_ids, &q->n_reused, err);
-    if (st != MF_OK) {
-        sched__release(s, q, false);
-        return st;
-    }
     if (leader && fork_at > q->n_reused + WORTH_FOLLOWING) {
         sched__release(s, q, q->n_reused > 0);
         q->n_reused = 0;
         q->leader = leader;
         q->fork_at = fork_at;
         q->state = SEQ_FOLLOWING;
-        s->n_running++;
         if (leader->pos == fork_at) sched__fork_followers(s, leader);
-        return MF_OK;
+        return;
     }
     q->pos = q->n_reused;
     q->state = SEQ_READING;
-    s->n_running++;
-    count_reuse(s, q, held);
+    count_reuse(s, q);
     tell_started(s, q);
+}
+
+mf_status sched__start(sched *s, seq *q, mf_error *err) {
+    mf_status st = q->session ? MF_OK : take_session(s, q, err);
+    if (st != MF_OK) return st;
+    q->n_held = mf_memory_length(q->session);
+    q->n_reused = 0;
+    if (!q->fresh) st = mf_prompt_begin_memory(q->session, q->prompt.ids, q->prompt.n_ids, &q->n_reused, err);
+    if (st != MF_OK) {
+        sched__release(s, q, false);
+        return st;
+    }
+    q->n_memory = q->n_reused;
+    s->n_running++;
+    if (s->disk && !q->fresh && (int64_t)q->prompt.n_ids - q->n_reused > WORTH_FOLLOWING) {
+        q->state = SEQ_LOADING;
+        s->n_loading++;
+        disk_load(s->disk, q);
+    } else {
+        begin_reading(s, q);
+    }
     return MF_OK;
+}
+
+/* What others have read meanwhile is in memory, and may be more than was on disk. */
+mf_status sched__loaded(sched *s, seq *q, mf_error *err) {
+    int64_t n = q->n_reused;
+    mf_status st = q->loaded;
+    if (st == MF_OK) st = mf_prompt_begin_memory(q->session, q->prompt.ids, q->prompt.n_ids, &n, &q->load_error);
+    if (st == MF_OK) {
+        if (n > q->n_reused) q->n_memory = n;
+        q->n_reused = n;
+        begin_reading(s, q);
+        return MF_OK;
+    }
+    *err = q->load_error;
+    sched__release(s, q, false);
+    q->n_reused = 0;
+    q->state = SEQ_WAITING;
+    s->n_running--;
+    return st;
 }

@@ -91,8 +91,7 @@ static void on_grace(evutil_socket_t fd, short what, void *user) {
     (void)fd;
     (void)what;
     preparer_stop(s);
-    sched_free(s->sched);
-    s->sched = NULL;
+    sched_stop(s->sched);
     read_mail(s);
     event_base_loopexit(s->base, &(struct timeval){0, 0});
 }
@@ -161,6 +160,7 @@ static mf_status start(server *s, mf_error *err) {
     so.deliver = on_sched_deliver;
     so.said = on_sched_said;
     so.flush = on_sched_flush;
+    so.disk = s->opt.disk_cache;
     so.n_steppers = (s->opt.n_threads ? s->opt.n_threads : n_processors()) - 1;
     mf_sampler_options_init(&s->sampling);
     s->sampling.temperature = 1;

@@ -28,7 +28,9 @@ typedef struct server_options {
     const char *const *origins; /* web pages of these origins may ask: CORS; "*": all */
     int n_origins;
     http_options http;
-    int64_t ram_bytes; /* what the model was opened with, for /metrics; 0: no limit */
+    int64_t ram_bytes;           /* what the model was opened with, for /metrics; 0: no limit */
+    bool disk_cache;             /* it was opened with a prompt cache on disk */
+    char *(*more_metrics)(void); /* further lines for /metrics, malloc'd; NULL: there are none */
     int32_t n_ctx, piece;
     int max_running, max_sessions, max_waiting;
     int n_threads;        /* that choose tokens; 0: one for each processor */

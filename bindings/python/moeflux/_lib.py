@@ -23,17 +23,23 @@ class Error(Structure):
 
 
 class Callback(Structure):
-    """A function and its user pointer: mf_log_sink, mf_route_sink, mf_probe."""
+    """A function and its user pointer: mf_log_sink, mf_route_sink, mf_open_sink, mf_probe."""
     _fields_ = [("fn", c_void_p), ("user", c_void_p)]
+
+
+class Lossy(Structure):
+    _fields_ = [("bonus", c_double), ("sure", c_double), ("skip", c_double), ("small", c_double), ("promote", c_double),
+                ("small_ram", c_double), ("protect", c_int), ("most", c_int)]
 
 
 class ModelOptions(Structure):
     _fields_ = [("backend", c_char_p), ("exact", c_bool), ("kv", c_int), ("n_threads", c_int), ("pin_threads", c_bool),
                 ("ram_bytes", c_int64), ("vram_bytes", c_int64), ("io", c_int), ("direct", c_int), ("prefetch", c_int),
-                ("n_io_threads", c_int), ("policy", c_char_p), ("experts_dirs", POINTER(c_char_p)),
+                ("n_io_threads", c_int), ("policy", c_char_p), ("most_experts", c_int), ("experts_dirs", POINTER(c_char_p)),
                 ("n_experts_dirs", c_int), ("cache_dir", c_char_p), ("experts_per_token", c_int), ("yarn", c_double),
-                ("log", Callback), ("routes", Callback), ("prompt_cache_ram", c_int64),
-                ("prompt_cache_dir", c_char_p), ("prompt_cache_disk", c_int64)]
+                ("lossy", Lossy), ("log", Callback), ("routes", Callback), ("prompt_cache_ram", c_int64),
+                ("prompt_cache_dir", c_char_p), ("prompt_cache_disk", c_int64), ("elsewhere", c_void_p * 5),
+                ("experts_only", c_bool), ("progress", Callback)]
 
 
 class ModelInfo(Structure):
@@ -81,8 +87,8 @@ class ReplyOptions(Structure):
                 ("tool_name", c_char_p), ("one_call", c_bool), ("sampling", SamplerOptions), ("max_tokens", c_int64),
                 ("n_ctx", c_int64), ("stops", POINTER(c_char_p)), ("n_stops", c_int), ("form", c_void_p),
                 ("ignore_eos", c_bool), ("tokens", c_bool), ("n_logprobs", c_int), ("marks", c_void_p),
-                ("n_marks", c_int), ("known", POINTER(c_int32)), ("n_known", c_size_t), ("fn", EVENT_FN),
-                ("user", c_void_p)]
+                ("n_marks", c_int), ("known", POINTER(c_int32)), ("n_known", c_size_t), ("like", c_void_p),
+                ("fn", EVENT_FN), ("user", c_void_p)]
 
 
 class ReplyPrompt(Structure):

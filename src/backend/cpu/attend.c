@@ -120,9 +120,15 @@ static int64_t query_index(const mf__cpu_attend *a, const lane_map *m, int lane)
     return (m->row + lane / m->heads) * a->n_heads + m->head + lane % m->heads;
 }
 
-/* Where value c of query j is; a row has `dim` values. */
-static int64_t place(const mf__cpu_attend *a, const walk *w, int32_t dim, int j, int32_t c) {
-    return w->few ? (int64_t)j * dim + c : (int64_t)c * a->r->k->lanes + j;
+/* Queries in rows, and zeros behind them up to a number that attend_few takes. */
+static void load_rows(const mf__cpu_attend *a, const walk *w, const lane_map *m, float *q) {
+    int32_t rows = 1;
+    while (rows < w->few) rows *= 2;
+    for (int32_t j = 0; j < w->few; j++, q += a->k_dim) {
+        const float *from = w->seq->q + query_index(a, m, j) * a->k_dim;
+        for (int32_t c = 0; c < a->k_dim; c++) q[c] = from[c] * a->scale;
+    }
+    memset(q, 0, (size_t)(rows - w->few) * (size_t)a->k_dim * sizeof *q);
 }
 
 static void load_queries(const mf__cpu_attend *a, const walk *w, const lane_map *m, mf__cpu_queries *q) {
@@ -130,8 +136,14 @@ static void load_queries(const mf__cpu_attend *a, const walk *w, const lane_map 
     for (int32_t j = 0; j < lanes; j++) {
         q->last[j] = j < used ? w->seq->pos + m->row + j / m->heads : -1;
         q->first[j] = a->window && q->last[j] >= a->window ? q->last[j] - a->window + 1 : 0;
+    }
+    if (w->few) {
+        load_rows(a, w, m, q->q);
+        return;
+    }
+    for (int32_t j = 0; j < lanes; j++) {
         const float *from = j < used ? w->seq->q + query_index(a, m, j) * a->k_dim : NULL;
-        for (int32_t c = 0; c < a->k_dim; c++) q->q[place(a, w, a->k_dim, j, c)] = from ? from[c] * a->scale : 0;
+        for (int32_t c = 0; c < a->k_dim; c++) q->q[(int64_t)c * lanes + j] = from ? from[c] * a->scale : 0;
     }
 }
 
@@ -148,7 +160,9 @@ static void clear_results(const mf__cpu_attend *a, const lane_map *m, const floa
 static void store_results(const mf__cpu_attend *a, const walk *w, const lane_map *m, const mf__cpu_queries *q) {
     for (int32_t j = 0; j < m->tokens * m->heads; j++) {
         float *to = w->seq->o + query_index(a, m, j) * a->v_dim, inverse = 1.0f / q->total[j];
-        for (int32_t c = 0; c < a->v_dim; c++) to[c] = q->o[place(a, w, a->v_dim, j, c)] * inverse;
+        const float *from = w->few ? q->o + (int64_t)j * a->v_dim : q->o + j;
+        int32_t step = w->few ? 1 : a->r->k->lanes;
+        for (int32_t c = 0; c < a->v_dim; c++) to[c] = from[(int64_t)c * step] * inverse;
     }
 }
 

@@ -236,19 +236,25 @@ static void SET(merge)(mf__cpu_queries *q, const mf__cpu_queries *other, int few
 
 #define CROSS 4 /* rows of each side whose products are summed at the same time */
 
+/* A vector of columns, of which n are left. */
+INLINE void cross_columns(const mf__cpu_cross *c, const float *w, int n_w, const float *x, int n_x, int64_t n,
+                          vf sum[CROSS][CROSS]) {
+    vf v[CROSS];
+    for (int b = 0; b < n_x; b++) v[b] = load_some(x + b * c->x_stride, n);
+    for (int a = 0; a < n_w; a++) {
+        vf u = load_some(w + a * c->w_stride, n);
+        for (int b = 0; b < n_x; b++) sum[a][b] = fma_of(u, v[b], sum[a][b]);
+    }
+}
+
 INLINE void cross_block(const mf__cpu_cross *c, int32_t i, int n_w, int32_t j, int n_x) {
     const float *w = c->w + i * c->w_stride, *x = c->x + j * c->x_stride;
     vf sum[CROSS][CROSS];
     for (int a = 0; a < n_w; a++)
         for (int b = 0; b < n_x; b++) sum[a][b] = (vf){0};
-    for (int64_t at = 0; at < c->cols; at += WIDTH) {
-        vf v[CROSS];
-        for (int b = 0; b < n_x; b++) v[b] = load_some(x + b * c->x_stride + at, c->cols - at);
-        for (int a = 0; a < n_w; a++) {
-            vf u = load_some(w + a * c->w_stride + at, c->cols - at);
-            for (int b = 0; b < n_x; b++) sum[a][b] = fma_of(u, v[b], sum[a][b]);
-        }
-    }
+    int64_t at = 0;
+    for (; at + WIDTH <= c->cols; at += WIDTH) cross_columns(c, w + at, n_w, x + at, n_x, WIDTH, sum);
+    if (at < c->cols) cross_columns(c, w + at, n_w, x + at, n_x, c->cols - at, sum);
     for (int a = 0; a < n_w; a++)
         for (int b = 0; b < n_x; b++) c->y[(j + b) * c->y_stride + i + a] = sum_lanes(sum[a][b]);
 }
@@ -264,5 +270,41 @@ static void SET(cross)(const mf__cpu_cross *c) {
             for (; i < c->n_rows; i++) cross_block(c, i, 1, j, 1);
         }
         j += n_x;
+    }
+}
+
+#define MIXED (WIDTH >= 16 ? 8 : 4) /* rows of y, each with MIXED_VECTORS vectors whose sums stay in registers */
+#define MIXED_VECTORS 2
+
+/* n rows of y from j on, n_vecs vectors of columns from `at` on, of which there are `left`. */
+INLINE void mix_some(const mf__cpu_cross *c, int32_t j, int n, int64_t at, int n_vecs, int64_t left) {
+    const float *w = c->w + at, *x = c->x + j * c->x_stride;
+    float *y = c->y + j * c->y_stride + at;
+    vf sum[MIXED][MIXED_VECTORS];
+    for (int a = 0; a < n; a++)
+        for (int b = 0; b < n_vecs; b++) sum[a][b] = load_some(y + a * c->y_stride + b * WIDTH, left - b * WIDTH);
+    for (int32_t i = 0; i < c->n_rows; i++, w += c->w_stride) {
+        vf v[MIXED_VECTORS];
+        for (int b = 0; b < n_vecs; b++) v[b] = load_some(w + b * WIDTH, left - b * WIDTH);
+        for (int a = 0; a < n; a++)
+            for (int b = 0; b < n_vecs; b++) sum[a][b] = fma_of(splat(x[a * c->x_stride + i]), v[b], sum[a][b]);
+    }
+    for (int a = 0; a < n; a++)
+        for (int b = 0; b < n_vecs; b++) store_some(y + a * c->y_stride + b * WIDTH, left - b * WIDTH, sum[a][b]);
+}
+
+static void SET(mix_rows)(const mf__cpu_cross *c) {
+    enum { ALL = MIXED_VECTORS * WIDTH };
+    for (int32_t j = 0; j < c->n;) {
+        int n = c->n - j < MIXED ? 1 : MIXED;
+        int64_t at = 0;
+        for (; at + ALL <= c->cols; at += ALL)
+            if (n == MIXED)
+                mix_some(c, j, MIXED, at, MIXED_VECTORS, ALL);
+            else
+                mix_some(c, j, 1, at, MIXED_VECTORS, ALL);
+        for (; at < c->cols; at += WIDTH)
+            for (int i = 0; i < n; i++) mix_some(c, j + i, 1, at, 1, c->cols - at);
+        j += n;
     }
 }

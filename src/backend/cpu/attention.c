@@ -129,7 +129,7 @@ static mf__cpu_attend attend_of(const mf__op *op) {
 static mf__cpu_attend picked_of(const mf__op *op) {
     mf__cpu_attend a = attend_of(op);
     a.n_heads /= op->p.attn.n_lists;
-    a.n_kv_heads /= op->p.attn.n_lists;
+    a.n_kv_heads = a.n_kv_heads > op->p.attn.n_lists ? a.n_kv_heads / op->p.attn.n_lists : 1;
     a.tile = picked_tile;
     return a;
 }
@@ -162,7 +162,7 @@ static mf_status attend_picked(mf__cpu_run *r, mf_error *err) {
                              .o = mf__cpu_out(r, 0) + i * a.n_heads * a.v_dim,
                              .picks = mf__picks_of(picks + i * p->attn.n_picks, p->attn.n_picks, p->attn.block,
                                                    seg->pos + row - seg->row0),
-                             .kv_head = (int32_t)(i % lists) * a.n_kv_heads};
+                             .kv_head = (int32_t)(i % lists * p->attn.n_kv_heads / lists)};
         seq->pos = seq->picks.n_rows - 1;
         if (a.n_seqs < PICKED && i + 1 < n) continue;
         MF__TRY(mf__cpu_attend_rows(&a, r->scratch, err));

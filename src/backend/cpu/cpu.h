@@ -1,9 +1,9 @@
 /* The fast CPU backend: private structures.
  *
- * Drivers (cpu.c, matmul.c, experts.c, attention.c, attend.c, mla.c, index.c, delta.c, rows.c) are compiled once: they share
- * work out over the pool and never touch an instruction set. Kernels are compiled once per instruction set from four
- * templates (product_int8.inc.h, product_f32.inc.h, rowwise.inc.h, kv.inc.h) over a small vector vocabulary (vec_*.h)
- * and reached through the table below, which is chosen when the backend is made.
+ * Drivers (cpu.c, matmul.c, experts.c, attention.c, attend.c, mla.c, index.c, delta.c, rows.c) are compiled once: they
+ * share work out over the pool and never touch an instruction set. Kernels are compiled once per instruction set from
+ * four templates (product_int8.inc.h, product_f32.inc.h, rowwise.inc.h, kv.inc.h) over a small vector vocabulary
+ * (vec_*.h) and reached through the table below, which is chosen when the backend is made.
  *
  * A row's bits depend on the row and its sequence alone: not on the threads, which share out results and never a sum;
  * not on the rows beside it, nor on how its sequence is cut into submissions, since there is one order of additions for
@@ -35,7 +35,7 @@ typedef struct mf__cpu_form {
     bool pairs; /* of each two vectors of columns the even ones come first, as nibbles have them */
 } mf__cpu_form;
 static inline bool mf__cpu_pairs(const mf__tensor *w, int lanes) {
-    return w->type == MF_TYPE_AFFINE && w->bits == 4 && w->group >= 4 * lanes && w->n_cols % (8 * lanes) == 0;
+    return w->type == MF_TYPE_AFFINE && w->bits == 4 && w->group >= 4 * lanes;
 }
 
 /* One token's activations: x, or q with scale and sum [cols / group]: x ~ scale * (2^7 q[0] + q[1]), and sum the sum of
@@ -87,7 +87,7 @@ typedef struct mf__cpu_keys {
 } mf__cpu_keys;
 #define MF_CPU_KEYS 32
 
-/* y[j * y_stride + i] = w row i . x row j */
+/* y[j * y_stride + i] = w row i . x row j; mix_rows: y row j += sum_i x[j * x_stride + i] w row i, in order */
 typedef struct mf__cpu_cross {
     const float *w; /* [n_rows] rows of cols values */
     int64_t w_stride;
@@ -100,12 +100,23 @@ typedef struct mf__cpu_cross {
     int64_t y_stride;
 } mf__cpu_cross;
 
+/* A query of an index and a tile of keys: sum_h a_h relu(q_h . k) for each key; without a, q_h . k for each head. */
+typedef struct mf__cpu_index_tile {
+    const float *keys; /* [dim][MF_CPU_KEYS] */
+    const float *q;    /* [n_heads][dim] */
+    const float *a;    /* [n_heads], or NULL */
+    int32_t n_heads, dim;
+    float *out; /* [MF_CPU_KEYS]; without a [n_heads] of them, `stride` apart */
+    int64_t stride;
+} mf__cpu_index_tile;
+
 /* Some channels of all rows of a segment, `stride` from row to row; before: the kernel - 1 rows before the first. */
 typedef struct mf__cpu_conv {
     const float *x, *before, *w; /* w [n_channels][kernel] */
     float *y;
     int64_t stride, n_channels;
     int32_t n_rows, kernel;
+    bool plain; /* no silu */
 } mf__cpu_conv;
 
 /* Some rows of the state of one head, through all steps of a segment. */
@@ -155,6 +166,7 @@ typedef struct mf__cpu_kernels {
     void (*scale_to_unit)(float *x, int64_t n, float scale); /* x * scale / sqrt(sum x^2 + 1e-6) */
     void (*add)(const float *a, const float *b, int64_t n, float *y);
     void (*glu)(const mf__glu *glu, const float *gate, const float *up, int64_t n, float *y);
+    void (*map)(const mf__op_params *p, float w, int64_t n, float *x); /* not by position */
     void (*mul_sigmoid)(float *x, const float *gate, int64_t n);
     void (*mul_silu)(float *x, const float *z, int64_t n);
     void (*axpy)(float a, const float *x, int64_t n, float *y); /* y += a x */
@@ -163,7 +175,10 @@ typedef struct mf__cpu_kernels {
     void (*attend_few)(mf__cpu_queries *q, int n, const mf__cpu_keys *keys); /* q [n][k_dim], o [n][v_dim] */
     void (*merge)(mf__cpu_queries *q, const mf__cpu_queries *other, int few, int32_t v_dim);
     void (*cross)(const mf__cpu_cross *c);
+    void (*mix_rows)(const mf__cpu_cross *c);
     void (*delta)(const mf__cpu_delta *d);
+    void (*keys_to_lanes)(const float *rows, int32_t n, int32_t dim, float *out); /* out [dim][MF_CPU_KEYS] */
+    void (*index_scores)(const mf__cpu_index_tile *t);
 
     /* kv.inc.h: mf__kv_encode_row and mf__kv_decode_row */
     void (*kv_encode)(mf__type type, const float *x, int32_t cols, void *row);

@@ -37,7 +37,8 @@ static void conv_items(void *ctx, int64_t begin, int64_t end, int thread) {
                                    .stride = channels,
                                    .n_channels = stop - c,
                                    .n_rows = seg->n_rows,
-                                   .kernel = kernel});
+                                   .kernel = kernel,
+                                   .plain = r->op->p.conv.plain});
         keep_inputs(seg, x, channels, kernel, c, stop - c);
     }
 }

@@ -68,9 +68,28 @@ static void SET(glu)(const mf__glu *glu, const float *gate, const float *up, int
         } else if (glu->kind == MF_GLU_GELU) { /* 1 + tanh(z) = 2 sigmoid(2 z) */
             vf z = 1.5957691f * (g + 0.044715f * g * g * g);
             store_some(y + i, n - i, g * sigmoid_of(z) * u);
+        } else if (glu->kind == MF_GLU_PRODUCT) {
+            store_some(y + i, n - i, g * u);
         } else {
             store_some(y + i, n - i, g * sigmoid_of(g) * u);
         }
+    }
+}
+
+/* All but POSITION; w: the weight, or 1. */
+static void SET(map)(const mf__op_params *p, float w, int64_t n, float *x) {
+    const float a = p->map.a;
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        vf v = load_some(x + i, n - i);
+        if (p->map.kind == MF_MAP_CAP) {
+            v = a * tanh_of(v / a);
+        } else if (p->map.kind == MF_MAP_CLAMP) {
+            v = choose((vi)(v > -a), v, splat(-a));
+            v = choose((vi)(v < a), v, splat(a));
+        } else {
+            v = a * (v * w);
+        }
+        store_some(x + i, n - i, v);
     }
 }
 

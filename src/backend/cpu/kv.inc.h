@@ -1,10 +1,6 @@
 /* Rows of the KV cache, with the bits of quant/kv.c; compiled once per instruction set, without fused multiply-adds. */
 #include "backend/cpu/cpu.h"
 
-INLINE vf choose(vi mask, vf yes, vf no) {
-    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
-}
-
 static void SET(encode_f16)(const float *x, int32_t cols, uint8_t *row) {
     const vf most = splat(MF_KV_F16_MAX);
     int32_t c = 0;

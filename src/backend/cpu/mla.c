@@ -11,12 +11,14 @@
 
 #define WAVE 16            /* rows whose queries are absorbed together */
 #define ABSORBED_VECTORS 2 /* of an item: few, or a short context makes too few items */
+#define DECODED 32         /* rows of a head's matrices that are decoded together */
+#define FEW_ROWS 4         /* of queries: fewer take so many at a time, which stay in the first cache */
 
 typedef struct latent {
     const mf__cpu_run *r;
     const mf__tensor *uk, *uv; /* uv NULL: both are in uk, which is kv_b */
     int32_t heads, n, nope, rope, v_dim;
-    char *threads; /* a row, or a head's matrices */
+    char *threads; /* some rows of a head's matrices, or all of them */
     int64_t thread_bytes;
     /* absorbed: a wave of rows from row0 on */
     int64_t row0;
@@ -45,12 +47,28 @@ static void decode_up(const latent *l, int32_t head, int32_t i, bool value, floa
 
 /* ---- absorbed ---------------------------------------------------------------------------------------------------- */
 
+/* Rows [i, i + n) of what decode_up has, or of W_UK where that is stored transposed, and how far they are apart. */
+static int64_t decode_some(const latent *l, int32_t head, int32_t i, int32_t n, bool value, float *rows) {
+    int64_t stride = !value && l->uv ? l->nope : l->n;
+    for (int32_t k = 0; k < n; k++)
+        if (!value && l->uv)
+            l->r->k->decode_row(l->uk, (int64_t)head * l->n + i + k, rows + k * stride);
+        else
+            decode_up(l, head, i + k, value, rows + k * stride);
+    return stride;
+}
+
+static int32_t decoded_together(const latent *l) {
+    return l->n_rows < FEW_ROWS ? FEW_ROWS : DECODED;
+}
+
 /* q' = W_UK^T q_nope, and the rotated part behind it. Items are heads. */
 static void absorb_heads(void *ctx, int64_t begin, int64_t end, int thread) {
     const latent *l = ctx;
     const mf__cpu_kernels *k = l->r->k;
     int64_t q_dim = l->nope + l->rope, k_dim = l->n + l->rope, q_step = l->heads * q_dim, k_step = l->heads * k_dim;
-    float *row = (float *)(void *)(l->threads + thread * l->thread_bytes);
+    float *rows = (float *)(void *)(l->threads + thread * l->thread_bytes);
+    int32_t all = l->uv ? l->n : l->nope, most = decoded_together(l), n;
     for (int64_t h = begin; h < end; h++) {
         const float *q = mf__cpu_in(l->r, 0) + l->row0 * q_step + h * q_dim;
         float *to = l->q + h * k_dim;
@@ -58,13 +76,15 @@ static void absorb_heads(void *ctx, int64_t begin, int64_t end, int thread) {
             memset(to + t * k_step, 0, (size_t)l->n * sizeof *to);
             memcpy(to + t * k_step + l->n, q + t * q_step + l->nope, (size_t)l->rope * sizeof *to);
         }
-        for (int32_t i = 0; !l->uv && i < l->nope; i++) {
-            decode_up(l, (int32_t)h, i, false, row);
-            for (int32_t t = 0; t < l->n_rows; t++) k->axpy(q[t * q_step + i], row, l->n, to + t * k_step);
-        }
-        for (int32_t c = 0; l->uv && c < l->n; c++) {
-            k->decode_row(l->uk, h * l->n + c, row);
-            k->cross(&(mf__cpu_cross){row, 0, 1, q, q_step, l->n_rows, l->nope, to + c, k_step});
+        for (int32_t i = 0; i < all; i += n) {
+            n = all - i < most ? all - i : most;
+            int64_t stride = decode_some(l, (int32_t)h, i, n, false, rows);
+            mf__cpu_cross c = {rows, stride, n, l->uv ? q : q + i, q_step, l->n_rows, stride, to, k_step};
+            if (l->uv) c.y += i, k->cross(&c);
+            if (!l->uv && l->n_rows >= FEW_ROWS) k->mix_rows(&c);
+            for (int32_t t = 0; !l->uv && l->n_rows < FEW_ROWS && t < l->n_rows; t++)
+                for (int32_t j = 0; j < n; j++)
+                    k->axpy(q[t * q_step + i + j], rows + j * stride, l->n, to + t * k_step);
         }
     }
 }
@@ -73,12 +93,14 @@ static void absorb_heads(void *ctx, int64_t begin, int64_t end, int thread) {
 static void lift_heads(void *ctx, int64_t begin, int64_t end, int thread) {
     const latent *l = ctx;
     int64_t z_step = (int64_t)l->heads * l->n, o_step = (int64_t)l->heads * l->v_dim;
-    float *row = (float *)(void *)(l->threads + thread * l->thread_bytes);
+    float *rows = (float *)(void *)(l->threads + thread * l->thread_bytes);
+    int32_t most = decoded_together(l);
     for (int64_t h = begin; h < end; h++) {
         float *o = mf__cpu_out(l->r, 0) + l->row0 * o_step + h * l->v_dim;
-        for (int32_t i = 0; i < l->v_dim; i++) {
-            decode_up(l, (int32_t)h, i, true, row);
-            l->r->k->cross(&(mf__cpu_cross){row, 0, 1, l->z + h * l->n, z_step, l->n_rows, l->n, o + i, o_step});
+        for (int32_t i = 0, n; i < l->v_dim; i += n) {
+            n = l->v_dim - i < most ? l->v_dim - i : most;
+            int64_t stride = decode_some(l, (int32_t)h, i, n, true, rows);
+            l->r->k->cross(&(mf__cpu_cross){rows, stride, n, l->z + h * l->n, z_step, l->n_rows, l->n, o + i, o_step});
         }
     }
 }
@@ -110,8 +132,8 @@ static mf__cpu_attend absorbed_attend(const mf__op *op) {
                             .tile_floats = (int64_t)MF_CPU_KEYS * k_dim};
 }
 
-static int64_t absorbed_row_bytes(const latent *l) {
-    return mf__cpu_round((l->n > l->nope ? l->n : l->nope) * 4);
+static int64_t absorbed_thread_bytes(const latent *l) {
+    return mf__cpu_round((int64_t)DECODED * (l->n > l->nope ? l->n : l->nope) * 4);
 }
 
 static int64_t absorbed_bytes(const mf__cpu_kernels *k, int threads, const mf__op *op, int32_t n_rows) {
@@ -119,8 +141,8 @@ static int64_t absorbed_bytes(const mf__cpu_kernels *k, int threads, const mf__o
     mf__cpu_attend a = absorbed_attend(op);
     int32_t rows = n_rows < WAVE ? n_rows : WAVE;
     int64_t wave = (int64_t)rows * l.heads;
-    return threads * absorbed_row_bytes(&l) + mf__cpu_round(wave * (l.n + l.rope) * 4) + mf__cpu_round(wave * l.n * 4) +
-           mf__cpu_attend_bytes(k, threads, &a, rows);
+    return threads * absorbed_thread_bytes(&l) + mf__cpu_round(wave * (l.n + l.rope) * 4) +
+           mf__cpu_round(wave * l.n * 4) + mf__cpu_attend_bytes(k, threads, &a, rows);
 }
 
 static mf_status no_scratch(const mf__cpu_run *r, mf_error *err) {
@@ -139,7 +161,7 @@ static mf_status run_wave(latent l, int32_t seg, int64_t row0, int32_t n_rows, m
     mf__cpu_attend a = absorbed_attend(r->op);
     l.row0 = row0;
     l.n_rows = n_rows;
-    l.thread_bytes = absorbed_row_bytes(&l);
+    l.thread_bytes = absorbed_thread_bytes(&l);
     l.threads = mf__cpu_take(&scratch, mf__pool_threads(r->pool) * l.thread_bytes);
     l.q = mf__cpu_take(&scratch, (int64_t)n_rows * l.heads * a.k_dim * 4);
     l.z = mf__cpu_take(&scratch, (int64_t)n_rows * l.heads * l.n * 4);

@@ -143,10 +143,20 @@ INLINE void code_square(const uint8_t *p, int64_t row_bytes, int n, int m, int w
     for (int i = 0; i < m / 4; i++) memcpy(out + i * CHUNK, &square[i], sizeof *square);
 }
 
-/* 2 * CHUNK columns of four bits, eight in each lane: they stay packed. */
-INLINE void nibble_square(const uint8_t *p, int64_t row_bytes, int n, uint8_t *out) {
+/* A vector of nibbles, of which there are n_bytes bytes: all or half. */
+INLINE vu8 nibbles_at(const uint8_t *p, int n_bytes) {
+    vu8 v = {0};
+    if (n_bytes == CHUNK)
+        memcpy(&v, p, CHUNK);
+    else
+        memcpy(&v, p, CHUNK / 2);
+    return v;
+}
+
+/* 2 * CHUNK columns of four bits (or half as many), eight in each lane: they stay packed. */
+INLINE void nibble_square(const uint8_t *p, int64_t row_bytes, int n, int n_bytes, uint8_t *out) {
     vi square[WIDTH];
-    for (int i = 0; i < WIDTH; i++) square[i] = i < n ? (vi)load_i8((const int8_t *)p + i * row_bytes) : (vi){0};
+    for (int i = 0; i < WIDTH; i++) square[i] = i < n ? (vi)nibbles_at(p + i * row_bytes, n_bytes) : (vi){0};
     transpose(square);
     for (int i = 0; i < WIDTH; i++) memcpy(out + i * CHUNK, &square[i], sizeof *square);
 }
@@ -156,10 +166,12 @@ INLINE void tile_codes(const mf__tensor *w, int64_t row, int n, int width, uint8
     const uint8_t *p = (const uint8_t *)w->data + row * row_bytes;
     if (width == 4 && mf__cpu_pairs(w, WIDTH)) {
         for (int64_t c = 0; c < w->n_cols; c += 2 * CHUNK, p += CHUNK, out += CHUNK * WIDTH)
-            if (n == WIDTH)
-                nibble_square(p, row_bytes, WIDTH, out);
+            if (w->n_cols - c < 2 * CHUNK)
+                nibble_square(p, row_bytes, n, CHUNK / 2, out);
+            else if (n == WIDTH)
+                nibble_square(p, row_bytes, WIDTH, CHUNK, out);
             else
-                nibble_square(p, row_bytes, n, out);
+                nibble_square(p, row_bytes, n, CHUNK, out);
         return;
     }
     for (int64_t c = 0; c < w->n_cols; c += CHUNK, p += CHUNK / 8 * bits, out += CHUNK * WIDTH)
@@ -227,7 +239,7 @@ INLINE void add_vector(layout l, const uint8_t *p, int n_bytes, const mf__cpu_ve
                        int stride) {
     vu8 low, high = {0};
     if (l.nibbles) {
-        memcpy(&high, p, sizeof high);
+        high = nibbles_at(p, n_bytes);
         low = high & 15;
         high = high >> 4;
     } else {

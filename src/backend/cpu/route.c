@@ -95,7 +95,7 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t t = begin; t < end; t++) {
         const float *logits = mf__cpu_in(r, 0) + t * p->route.n_experts;
         int32_t *ids = (int32_t *)r->b->bufs[r->op->out[0]] + t * p->route.top_k;
-        float *shares = mf__cpu_out(r, 1) + t * p->route.top_k, sum = 1e-20f;
+        float *shares = mf__cpu_out(r, 1) + t * p->route.top_k, sum = p->route.eps > 0 ? p->route.eps : 1e-20f;
         for (int32_t k = 0; given && k < p->route.top_k; k++) {
             float id = given[t * p->route.top_k + k]; /* from a file: may be anything */
             ids[k] = id >= 0 && id < (float)p->route.n_experts ? (int32_t)id : 0;

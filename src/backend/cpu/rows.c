@@ -93,20 +93,15 @@ mf_status mf__cpu_add(mf__cpu_run *r, mf_error *err) {
     return MF_OK;
 }
 
-/* Items are runs of values: a row of logits is long, and a tanh takes its time. */
+/* Items are runs of values: a row of logits is long. */
 #define MAP_VALUES 2048
 
 static void map_values(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
-    const mf__op_params *p = &r->op->p;
     const float *w = mf__cpu_weights(r, 0);
-    int64_t n = (int64_t)r->b->n_rows * mf__cpu_in_cols(r, 0), stop = end * MAP_VALUES < n ? end * MAP_VALUES : n;
-    float *x = mf__cpu_out(r, 0), a = p->map.a, scale = w ? *w : 1;
+    int64_t n = (int64_t)r->b->n_rows * mf__cpu_in_cols(r, 0), at = begin * MAP_VALUES, stop = end * MAP_VALUES;
     (void)thread;
-    for (int64_t i = begin * MAP_VALUES; i < stop; i++)
-        x[i] = p->map.kind == MF_MAP_CLAMP ? fminf(fmaxf(x[i], -a), a)
-               : p->map.kind == MF_MAP_CAP ? a * tanhf(x[i] / a)
-                                           : a * (x[i] * scale);
+    r->k->map(&r->op->p, w ? *w : 1, (stop < n ? stop : n) - at, mf__cpu_out(r, 0) + at);
 }
 
 static void grow_rows(void *ctx, int64_t begin, int64_t end, int thread) {

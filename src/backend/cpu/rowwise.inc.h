@@ -12,6 +12,7 @@
 #include "backend/cpu/attend.inc.h"
 #include "backend/cpu/conv.inc.h"
 #include "backend/cpu/delta.inc.h"
+#include "backend/cpu/index.inc.h"
 
 void SET(mf__cpu_rowwise)(mf__cpu_kernels *k) {
     k->put = SET(put);
@@ -19,6 +20,7 @@ void SET(mf__cpu_rowwise)(mf__cpu_kernels *k) {
     k->scale_to_unit = SET(scale_to_unit);
     k->add = SET(add);
     k->glu = SET(glu);
+    k->map = SET(map);
     k->mul_sigmoid = SET(mul_sigmoid);
     k->mul_silu = SET(mul_silu);
     k->axpy = SET(axpy);
@@ -27,5 +29,8 @@ void SET(mf__cpu_rowwise)(mf__cpu_kernels *k) {
     k->attend_few = SET(attend_few);
     k->merge = SET(merge);
     k->cross = SET(cross);
+    k->mix_rows = SET(mix_rows);
     k->delta = SET(delta);
+    k->keys_to_lanes = SET(keys_to_lanes);
+    k->index_scores = SET(index_scores);
 }

@@ -37,6 +37,9 @@ INLINE vi8 load_i8(const int8_t *p) {
 INLINE vf splat(float f) {
     return f - (vf){0};
 }
+INLINE vf choose(vi mask, vf yes, vf no) {
+    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+}
 INLINE vi8 splat4(const int8_t *p) { /* the same four values in every lane */
     uint32_t four;
     memcpy(&four, p, 4);
@@ -124,6 +127,17 @@ INLINE vf exp_of(vf x) {
 }
 INLINE vf sigmoid_of(vf x) {
     return 1.0f / (1.0f + exp_of(-x));
+}
+/* By its series near 0, where 1 - e^-2x has few digits left. */
+INLINE vf tanh_of(vf x) {
+    vf size = choose((vi)(x < 0), -x, x), e = exp_of(-2.0f * size), far = (1.0f - e) / (1.0f + e), s = x * x;
+    vf near = splat(62.0f / 2835);
+    near = fma_of(near, s, splat(-17.0f / 315));
+    near = fma_of(near, s, splat(2.0f / 15));
+    near = fma_of(near, s, splat(-1.0f / 3));
+    near = fma_of(near * s, x, x);
+    vf y = choose((vi)(size < 0.25f), near, choose((vi)(x < 0), -far, far));
+    return choose((vi)(x == x), y, x);
 }
 
 #endif

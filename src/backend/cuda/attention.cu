@@ -186,47 +186,47 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
 }
 
 #define WEIGHTS 512 /* shares whose weights are computed at a time */
+#define MERGERS 1024
 
-/* blockIdx: head, row. Shares in order. */
-static __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ mf__cu_attention p) {
-    __shared__ float slots[32], weights[WEIGHTS];
+/* blockIdx: head, row. Threads that share a column take every n-th share, in order; n depends on the columns alone. */
+static __global__ void __launch_bounds__(MERGERS) merge_kernel(const __grid_constant__ mf__cu_attention p) {
+    __shared__ float slots[32], weights[WEIGHTS], sums[MERGERS];
     depend();
     const mf__cu_segment &seg = p.segs.at[p.segs.of_row[p.row0 + blockIdx.y]];
     int64_t pos = seg.pos + p.row0 + (int)blockIdx.y - seg.row0, at = (int64_t)blockIdx.y * p.n_heads + blockIdx.x;
-    int begin = (int)(first_of(p, pos) / MF_CU_SPLIT), end = (int)(pos / MF_CU_SPLIT) + 1, step = p.v_dim + 2;
+    int size = p.narrow ? share_of(pos) : MF_CU_SPLIT, cols = 32;
+    int begin = (int)(first_of(p, pos) / size), end = (int)(pos / size) + 1, step = p.v_dim + 2;
+    while (cols < p.v_dim) cols *= 2;
+    int c = threadIdx.x & (cols - 1), side = threadIdx.x / cols, sides = MERGERS / cols;
     const float *parts = p.parts + at * p.n_splits * step;
-    float top = p.sinks ? p.sinks[blockIdx.x] : -FLT_MAX, total = 0, sum[2] = {0, 0};
-    for (int i = begin + threadIdx.x; i < end; i += THREADS) top = fmaxf(top, parts[(int64_t)i * step + p.v_dim]);
+    float top = p.sinks ? p.sinks[blockIdx.x] : -FLT_MAX, total = 0, sum = 0;
+    for (int i = begin + threadIdx.x; i < end; i += MERGERS) top = fmaxf(top, parts[(int64_t)i * step + p.v_dim]);
     top = warp_max(top);
     if (lane_id() == 0) slots[threadIdx.x / 32] = top;
     __syncthreads();
-    for (int w = 0; w < WARPS; w++) top = fmaxf(top, slots[w]);
+    top = warp_max(slots[lane_id()]);
+#pragma unroll 1
     for (int i0 = begin; i0 < end; i0 += WEIGHTS) {
         int n = min(WEIGHTS, end - i0);
         __syncthreads();
-        for (int i = threadIdx.x; i < n; i += THREADS) {
-            const float *part = parts + (int64_t)(i0 + i) * step + p.v_dim;
-            weights[i] = expf(part[0] - top);
-            total += part[1] * weights[i];
+        if ((int)threadIdx.x < n) {
+            const float *part = parts + (int64_t)(i0 + threadIdx.x) * step + p.v_dim;
+            weights[threadIdx.x] = expf(part[0] - top);
+            total += part[1] * weights[threadIdx.x];
         }
         __syncthreads();
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            int c = threadIdx.x + k * THREADS;
-            if (c >= p.v_dim) continue;
-#pragma unroll 8
-            for (int i = 0; i < n; i++) sum[k] = fmaf(parts[(int64_t)(i0 + i) * step + c], weights[i], sum[k]);
-        }
+        if (c < p.v_dim)
+#pragma unroll 4
+            for (int i = side; i < n; i += sides) sum = fmaf(parts[(int64_t)(i0 + i) * step + c], weights[i], sum);
     }
     total = block_sum(total, slots) + (p.sinks ? expf(p.sinks[blockIdx.x] - top) : 0);
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        int c = threadIdx.x + k * THREADS;
-        if (c >= p.v_dim) continue;
-        float o = sum[k] / total;
-        if (p.gate) o *= sigmoid(p.gate[at * p.gate_step + c]);
-        p.o[at * p.v_dim + c] = o;
-    }
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (side || c >= p.v_dim) return;
+    for (int i = 1; i < sides; i++) sum += sums[i * cols + c];
+    float o = sum / total;
+    if (p.gate) o *= sigmoid(p.gate[at * p.gate_step + c]);
+    p.o[at * p.v_dim + c] = o;
 }
 
 extern "C" int64_t mf__cu_attention_bytes(int32_t n_rows, int32_t n_heads, int32_t v_dim, int32_t n_splits) {
@@ -241,7 +241,9 @@ template <int DIMS, int HEADS> static void launch(cudaStream_t s, const mf__cu_a
 
 extern "C" void mf__cu_attend(cudaStream_t s, const mf__cu_attention *a) {
     int dim = a->k_dim > a->v_dim ? a->k_dim : a->v_dim, shared_by = a->n_heads / a->n_kv_heads;
-    if (dim <= 64)
+    if (a->narrow)
+        mf__cu_narrow(s, a);
+    else if (dim <= 64)
         shared_by > 2 ? launch<2, 8>(s, *a) : launch<2, 2>(s, *a);
     else if (dim <= 128)
         shared_by > 2 ? launch<4, 8>(s, *a) : launch<4, 2>(s, *a);
@@ -249,5 +251,5 @@ extern "C" void mf__cu_attend(cudaStream_t s, const mf__cu_attention *a) {
         shared_by > 2 ? launch<8, 8>(s, *a) : launch<8, 2>(s, *a);
     else
         launch<16, 4>(s, *a);
-    MF_LAUNCH_EARLY(merge_kernel, dim3(a->n_heads, a->n_rows), THREADS, 0, s, *a);
+    MF_LAUNCH_EARLY(merge_kernel, dim3(a->n_heads, a->n_rows), MERGERS, 0, s, *a);
 }

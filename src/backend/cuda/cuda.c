@@ -194,8 +194,12 @@ static int64_t table_bytes(const mf__run *run) {
 
 /* Which kernels a segment gets. */
 static mf__cu_rows kind_of(const mf__segment *s) {
-    bool in_place = s->state && s->state->conv_in && s->state->conv_in == s->state->conv_out;
-    return s->n_rows > MF_CU_FEW ? MF_CU_MANY : s->n_rows > 1 || in_place ? MF_CU_SEVERAL : MF_CU_ONE;
+    return s->n_rows > MF_CU_FEW ? MF_CU_MANY : s->n_rows > 1 ? MF_CU_SEVERAL : MF_CU_ONE;
+}
+
+/* Whether the state of a convolution is written where it is read. */
+static bool in_place(const mf__segment *s) {
+    return s->state && s->state->conv_in && s->state->conv_in == s->state->conv_out;
 }
 
 /* Keys of the longest row in shares; a power of two, so that lists with a few more rows behind them are equal. */
@@ -227,7 +231,11 @@ static int find_ranges(const mf__binding *b, mf__cu_range *ranges) {
             ranges[n++] = (mf__cu_range){.first = s->row0, .n = s->n_rows, .kind = kind, .first_seg = i, .n_segs = 1};
         }
     }
-    for (int i = 0; i < n; i++) ranges[i].n_splits = splits(b->segs + ranges[i].first_seg, ranges[i].n_segs);
+    for (int i = 0; i < n; i++) {
+        const mf__segment *segs = b->segs + ranges[i].first_seg;
+        ranges[i].n_splits = splits(segs, ranges[i].n_segs);
+        for (int32_t k = 0; k < ranges[i].n_segs; k++) ranges[i].in_place |= in_place(&segs[k]);
+    }
     return n;
 }
 
@@ -296,7 +304,8 @@ static uint64_t list_key(const mf__cu_list *list) {
         mix_in(&h, (uint64_t)(uintptr_t)list->tables[i]);
         for (int k = list->first_range[i]; k < list->first_range[i + 1]; k++) {
             const mf__cu_range *rows = &list->ranges[k];
-            mix_in(&h, (uint64_t)rows->n << 32 | (uint32_t)rows->n_segs << 2 | rows->kind);
+            mix_in(&h,
+                   (uint64_t)rows->n << 32 | (uint32_t)rows->n_segs << 3 | (uint32_t)rows->in_place << 2 | rows->kind);
             mix_in(&h, (uint64_t)rows->segs.most_rows << 32 | (uint32_t)rows->n_splits);
         }
         for (int k = 0; k < r->g->n_bufs; k++) mix_in(&h, (uint64_t)(uintptr_t)r->b.bufs[k]);

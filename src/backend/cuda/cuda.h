@@ -1,8 +1,8 @@
 /* The cuda backend: private structures, shared by the host (C) and the kernels' files (CUDA C++ behind C functions).
  *
  * Host: cuda.c (memory, lists, replay), emit.c (a list of runs becomes launches; patterns become fused ones). Kernels,
- * one file per family, each with the functions that launch them: rows.cu, few.cu and experts.cu (products of a few
- * rows), tiles.cu (of many), attention.cu, flash.cu, mla.cu, delta.cu, route.cu.
+ * one file per family, each with the functions that launch them: rows.cu, few.cu, mixture.cu and experts.cu (products
+ * of a few rows), tiles.cu (of many), attention.cu, flash.cu, mla.cu, delta.cu, route.cu.
  *
  * Everything that changes between equal lists (positions, pages, states) is in a table in device memory that is
  * uploaded before the launches: they can be replayed as a CUDA graph.
@@ -167,7 +167,7 @@ void mf__cu_add(cudaStream_t s, const float *a, const float *b, int64_t n, float
 void mf__cu_glu_rows(cudaStream_t s, const mf__cu_glu *glu, const float *gate, const float *up, int64_t n, float *y);
 void mf__cu_sigmoid_gate(cudaStream_t s, float *x, const float *gate, int64_t n);
 void mf__cu_combine_rows(cudaStream_t s, const mf__cu_combine *c);
-void mf__cu_quantize(cudaStream_t s, const mf__cu_input *in, const mf__cu_planes *out);
+void mf__cu_quantize(cudaStream_t s, const mf__cu_input *in, const mf__cu_planes *out); /* AS_IS or GLU */
 
 /* few.cu: all jobs of one input in one launch. Their int8 matrices have the same number of bits. */
 void mf__cu_few(cudaStream_t s, const mf__cu_input *in, const mf__cu_job *jobs, int n_jobs, bool exact);
@@ -219,14 +219,16 @@ typedef struct mf__cu_append {
 } mf__cu_append;
 void mf__cu_kv_append(cudaStream_t s, const mf__cu_append *a);
 
-#define MF_CU_SPLIT 64 /* keys whose share of a row's attention is computed by one block */
+#define MF_CU_SPLIT 64   /* keys whose share of a row's attention is computed by one block, */
+#define MF_CU_SPLITS 128 /* or as many times twice as many as make no more shares than that (narrow.cu) */
 typedef struct mf__cu_attention {
     const float *q;     /* [n_rows][n_heads][k_dim] */
     const float *sinks; /* [n_heads] or NULL */
     const float *gate;  /* NULL, or o is multiplied with sigmoid(gate): head h's at h * gate_step */
     int32_t gate_step;
     float *o;             /* [n_rows][n_heads][v_dim] */
-    float *parts;         /* [n_rows][n_heads][n_splits][v_dim + 2] */
+    float *parts;         /* [n_rows][n_heads][n_splits][v_dim + 2]: values, maximum, sum */
+    bool narrow;          /* shares are narrow.cu's */
     int32_t row0, n_rows; /* of the run: what q, o and parts have */
     int32_t n_heads, n_kv_heads, k_dim, v_dim;
     int32_t n_rope;   /* MLA: queries are [k_dim | n_rope], values are the keys' first v_dim columns; else 0 */
@@ -237,6 +239,9 @@ typedef struct mf__cu_attention {
     mf__cu_segments segs;
 } mf__cu_attention;
 void mf__cu_attend(cudaStream_t s, const mf__cu_attention *a);
+/* narrow.cu: shares of a few rows' attention over KV rows of f16, as flash.cu wants them. */
+bool mf__cu_narrow_fits(const mf__cu_attention *a);
+void mf__cu_narrow(cudaStream_t s, const mf__cu_attention *a);
 /* flash.cu: segments of many rows over KV rows of f16, whose places are multiples of 16 bytes. */
 bool mf__cu_flash_fits(const mf__cu_attention *a);
 void mf__cu_flash(cudaStream_t s, const mf__cu_attention *a);
@@ -285,8 +290,8 @@ typedef struct mf__cu_route {
 } mf__cu_route;
 void mf__cu_route_rows(cudaStream_t s, const mf__cu_route *r);
 
-/* ---- fused.cu: decoding ------------------------------------------------------------------------------------------ */
-
+/* mixture.cu: experts of a few rows in strips; false: they do not come in strips. */
+bool mf__cu_experts_strips(cudaStream_t s, const mf__cu_experts *e, float *act);
 /* route, experts, shared expert's down and combine of a few rows, in two launches. */
 typedef struct mf__cu_moe {
     mf__cu_experts e;
@@ -300,12 +305,15 @@ typedef struct mf__cu_moe {
 bool mf__cu_moe_fits(const mf__cu_moe *m);
 void mf__cu_moe_rows(cudaStream_t s, const mf__cu_moe *m);
 
-/* conv1d, qk_norm, decay_beta and delta_net of segments of one row each. d.qkv, decay and beta are not used. Old and
- * new state of the convolution are different memory. */
+/* ---- fused.cu: decoding ------------------------------------------------------------------------------------------ */
+
+/* conv1d, qk_norm, decay_beta and delta_net of segments of one row each. d.qkv, decay and beta are not used. Where old
+ * and new state of the convolution may be the same memory, the old one is copied to `shadow` first. */
 typedef struct mf__cu_delta_step {
     mf__cu_delta d;
     const float *x, *w_conv, *a, *b, *a_log, *dt_bias;
     int32_t n_kernel;
+    float *shadow; /* NULL, or [segments][n_kernel - 1][n_cols] */
 } mf__cu_delta_step;
 void mf__cu_delta_one(cudaStream_t s, const mf__cu_delta_step *p);
 

@@ -8,8 +8,9 @@
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 
-#define SHARED_ALWAYS (32 << 10) /* of what a kernel may ask for without being allowed to; it has some of its own too  \
-                                  */
+#define SHARED_ALWAYS                                                                                                  \
+    (32 << 10) /* of what a kernel may ask for without being allowed to; it has some of its own too                    \
+                */
 
 /* One struct of parameters per kernel. */
 template <typename P>
@@ -18,6 +19,14 @@ static inline void mf_launch(void (*kernel)(P), dim3 grid, dim3 block, size_t sh
     kernel<<<grid, block, shared, s>>>(p);
 }
 #define MF_LAUNCH(kernel, grid, block, shared, stream, params) mf_launch(kernel, grid, block, shared, stream, params)
+
+/* What a block may have of shared memory, with a kilobyte for what kernels have of their own: 99 KB on some devices,
+ * 227 on others. */
+static inline size_t most_shared(void) {
+    int bytes = 0;
+    if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) != cudaSuccess) return 0;
+    return bytes > 1024 ? (size_t)bytes - 1024 : 0;
+}
 
 /* Programmatic dependent launch, for kernels that call depend(): their blocks may start while the kernel before them
  * still runs, and do until then what needs none of its results. */
@@ -49,6 +58,10 @@ static __device__ __forceinline__ void depend(void) {
 /* The line of memory at p towards the cache. */
 static __device__ __forceinline__ void prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+/* What was read before depend() may have changed: not from the processor's own cache. */
+template <typename T> static __device__ __forceinline__ T fresh(const T *p) {
+    return __ldcg(p);
 }
 #define MF_SHARED(name) extern __shared__ __align__(128) char name[]
 
@@ -105,7 +118,13 @@ static inline void depend(void) {
 }
 static inline void prefetch(const void *) {
 }
+template <typename T> static inline T fresh(const T *p) {
+    return *p;
+}
 #define MF_LAUNCH_EARLY MF_LAUNCH
+static inline size_t most_shared(void) {
+    return 226 << 10;
+}
 static inline float from_f16(uint16_t h) {
     return mf__f16_to_f32(h);
 }

@@ -245,8 +245,18 @@ static void experts(const step *s) {
         mf__cu_experts_few(s->cu->stream, &e, (float *)s->scratch);
 }
 
+/* Whether KV rows can be copied sixteen bytes at a time, all of them in the same way. */
+static bool wide_kv(const step *s) {
+    for (int32_t i = 0; i < s->rows->n_segs; i++) {
+        const mf__kv *kv = &s->b->segs[s->rows->first_seg + i].state->kv;
+        if (kv->type != MF_TYPE_F16 || kv->k_bytes != kv->v_bytes || kv->k_bytes % 16 || kv->off % 16) return false;
+    }
+    return true;
+}
+
 /* As many rows at a time as there is memory for their shares. */
 void mf__cu_attend_rows(const step *s, mf__cu_attention a) {
+    a.narrow = s->rows->kind != MF_CU_MANY && !s->cu->exact && mf__cu_narrow_fits(&a) && wide_kv(s);
     int64_t one = mf__cu_attention_bytes(1, a.n_heads, a.v_dim, a.n_splits);
     int32_t n_rows = a.n_rows, most = (int32_t)(s->cu->parts.bytes / one);
     mf__cu_attention all = a;
@@ -277,15 +287,6 @@ mf__cu_attention mf__cu_attention_of(const step *s) {
                               .window = p->attn.window,
                               .scale = p->attn.scale,
                               .segs = s->rows->segs};
-}
-
-/* Whether KV rows can be copied sixteen bytes at a time, all of them in the same way. */
-static bool wide_kv(const step *s) {
-    for (int32_t i = 0; i < s->rows->n_segs; i++) {
-        const mf__kv *kv = &s->b->segs[s->rows->first_seg + i].state->kv;
-        if (kv->type != MF_TYPE_F16 || kv->k_bytes != kv->v_bytes || kv->k_bytes % 16 || kv->off % 16) return false;
-    }
-    return true;
 }
 
 static void attention(const step *s) {
@@ -539,10 +540,11 @@ bool mf__cu_supports(const mf__backend *be, const mf__op *op) {
     case MF_OP_MLA_ATTENTION: return op->p.mla.n_latent <= 512 && op->p.mla.n_rope <= 64 && op->in[1] < 0;
     case MF_OP_ROPE: return !op->p.rope.back;
     case MF_OP_KV_APPEND: return op->in[1] >= 0;
-    case MF_OP_CONV1D: return op->p.conv.n_kernel <= 8;
+    case MF_OP_CONV1D: return op->p.conv.n_kernel <= 8 && !op->p.conv.plain;
     case MF_OP_DELTA_NET: return op->p.delta.k_dim <= 256;
     case MF_OP_ROUTE:
-        if (op->w[1] >= 0 || op->in[1] >= 0 || op->p.route.kind == MF_ROUTE_SQRT_SOFTPLUS) return false;
+        if (op->w[1] >= 0 || op->in[1] >= 0 || op->p.route.kind == MF_ROUTE_SQRT_SOFTPLUS || op->p.route.eps > 0)
+            return false;
         if (op->p.route.kind == MF_ROUTE_SOFTMAX && (op->w[0] >= 0 || op->p.route.n_groups > 1)) return false;
         return op->p.route.n_experts <= MF_CU_MAX_EXPERTS && op->p.route.top_k <= MF_CU_MAX_TOPK;
     case MF_OP_COMPRESS:

@@ -217,8 +217,11 @@ template <int DIM> static void launch(cudaStream_t s, const mf__cu_attention &a)
 }
 
 extern "C" bool mf__cu_flash_fits(const mf__cu_attention *a) {
-    return !a->n_rope && !a->gate && a->k_dim == a->v_dim && (a->k_dim == 64 || a->k_dim == 128 || a->k_dim == 256) &&
-           a->q_stride % 2 == 0 && a->segs.n <= 65535;
+    size_t shared = a->k_dim == 64    ? sizeof(flash_tiles<64>)
+                    : a->k_dim == 128 ? sizeof(flash_tiles<128>)
+                                      : sizeof(flash_tiles<256>);
+    return shared <= most_shared() && !a->n_rope && !a->gate && a->k_dim == a->v_dim &&
+           (a->k_dim == 64 || a->k_dim == 128 || a->k_dim == 256) && a->q_stride % 2 == 0 && a->segs.n <= 65535;
 }
 
 extern "C" void mf__cu_flash(cudaStream_t s, const mf__cu_attention *a) {

@@ -110,8 +110,8 @@ static bool gated_fits(const view *v) {
     if (!norm || !op_at(v, 1, MF_OP_MATMUL) || norm[1].in[0] != norm->out[0]) return false;
     int32_t part = norm->p.norm.part, cols = v->s->g->bufs[norm->in[0]].cols;
     int16_t out = product_out(v, 1);
-    return part >= 8 && part <= MF_CU_BLOCK && !(part & (part - 1)) && cols % part == 0 &&
-           !share(v->s, out, norm->in[0]) && !share(v->s, out, norm->in[1]);
+    return part >= 8 && part <= 128 && !(part & (part - 1)) && cols % part == 0 && !share(v->s, out, norm->in[0]) &&
+           !share(v->s, out, norm->in[1]);
 }
 
 /* from: what is normed, where it is not in its buffer. */
@@ -146,7 +146,13 @@ static int plain_product(const view *v, const float *from) {
 /* Memory for a buffer that lies elsewhere between two kernels; NULL: there is not enough. */
 static float *elsewhere(const mf__cu_step *s, int16_t id) {
     int64_t bytes = (int64_t)MF_CU_MOST_FEW * s->g->bufs[id].cols * 4;
-    return bytes > s->cu->fused.bytes ? NULL : s->cu->fused.at;
+    return bytes > s->cu->fused.bytes / 2 ? NULL : s->cu->fused.at;
+}
+
+/* Memory for so many floats of every segment, beside that of elsewhere(); NULL: there is not enough. */
+static float *shadow_of(const mf__cu_step *s, int64_t floats) {
+    int64_t half = s->cu->fused.bytes / 2;
+    return s->rows->n_segs * floats * 4 > half ? NULL : (float *)(void *)((char *)s->cu->fused.at + half);
 }
 
 /* ---- delta net --------------------------------------------------------------------------------------------------- */
@@ -169,6 +175,7 @@ static int delta_step(const view *v) {
                            .a_log = vector(v->s, decay->w[0]),
                            .dt_bias = vector(v->s, decay->w[1]),
                            .n_kernel = conv->p.conv.n_kernel};
+    if (v->s->rows->in_place && !(p.shadow = shadow_of(v->s, (int64_t)(p.n_kernel - 1) * p.d.n_cols))) return 0;
     int16_t out = delta->out[0];
     bool apart = share(v->s, out, conv->in[0]) || share(v->s, out, decay->in[0]) || share(v->s, out, decay->in[1]);
     if (apart) p.d.o = elsewhere(v->s, out);

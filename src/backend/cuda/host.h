@@ -44,7 +44,7 @@ typedef struct mf__cu_lane {
 /* Which kernels a row gets depends on how many rows its own sequence has in the run, so that it has the same bits in
  * any company: */
 typedef enum mf__cu_rows {
-    MF_CU_ONE,     /* a single row, with its state going to other memory than it comes from */
+    MF_CU_ONE,     /* a single row */
     MF_CU_SEVERAL, /* up to MF_CU_FEW */
     MF_CU_MANY
 } mf__cu_rows;
@@ -59,6 +59,7 @@ typedef struct mf__cu_range {
     int32_t first_seg, n_segs; /* of the run's */
     mf__cu_segments segs;      /* in the table; rows are counted from the range's first */
     int32_t n_splits;          /* of the longest row's keys */
+    bool in_place;             /* states of a convolution are written where they are read */
     bool done;                 /* with an earlier run of the list */
 } mf__cu_range;
 

@@ -19,6 +19,12 @@ static __device__ __forceinline__ char *v_row(const mf__cu_segment &s, int64_t p
 static __device__ __forceinline__ int64_t first_of(const mf__cu_attention &p, int64_t pos) {
     return p.window && pos >= p.window ? pos - p.window + 1 : 0;
 }
+/* Keys of a share of narrow.cu's: no more than MF_CU_SPLITS shares of a row. */
+static __device__ __forceinline__ int share_of(int64_t pos) {
+    int size = MF_CU_SPLIT;
+    while (pos >= (int64_t)size * MF_CU_SPLITS) size *= 2;
+    return size;
+}
 static __device__ __forceinline__ int kv_scales_at(int cols) {
     return (cols + 3) / 4 * 4;
 }

@@ -9,13 +9,21 @@
 #define LOW_BITS 7
 #define MOST (127 * 128 + 63) /* the largest q */
 
-/* Rows of activations in shared memory. Any of the pointers may be NULL. */
+/* Rows of activations in shared memory, and what they are made with. */
 struct shared_rows {
-    uint4 *q;           /* [n][units], turned */
+    uint4 *q;           /* [n][units], turned; or NULL */
     float *scale, *sum; /* [n][blocks], [n][granules] */
-    float *x;           /* [n][padded] */
-    int units, blocks, granules, padded;
+    float *x;           /* [at_once][padded]: values of so many rows at a time, or of all of them */
+    float *slots;       /* [at_once][segments + 1] */
+    int units, blocks, granules, padded, at_once;
 };
+
+#define SEGMENT 128 /* columns whose squares a warp adds up */
+#define VALUES 8192 /* of rows that are made at a time, about */
+
+static inline __host__ __device__ int segments_of(int n_cols) {
+    return (n_cols + SEGMENT - 1) / SEGMENT;
+}
 
 /* Threads read a granule's units one after the other, at a distance of 64 bytes from each other: turned so that eight
  * neighbours meet all banks. */
@@ -50,134 +58,129 @@ static __device__ __forceinline__ uint4 quantize(const float *v, float *scale, f
                       four_bytes(low[0], low[2], low[4], low[6]), four_bytes(low[1], low[3], low[5], low[7]));
 }
 
-/* Columns c ... of row t, before the product; zeros behind the row. scale: of the row's norm. */
-static __device__ __forceinline__ void input_values(const mf__cu_input &in, int t, int c, float scale, float *v) {
-    int64_t at = (int64_t)t * in.n_cols + c;
-    bool whole = c + 8 <= in.n_cols && in.n_cols % 4 == 0;
-    if (whole) {
-        float4 a = *(const float4 *)(in.x + at), b = *(const float4 *)(in.x + at + 4);
-        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = c + i < in.n_cols ? in.x[at + i] : 0;
-    }
-    if (in.before == MF_CU_AS_IS) return;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        if (c + i >= in.n_cols) continue;
-        switch (in.before) {
-        case MF_CU_NORM: v[i] = v[i] * scale * in.w[c + i]; break;
-        case MF_CU_SIGMOID: v[i] *= sigmoid(in.x2[at + i]); break;
-        case MF_CU_GLU: v[i] = glu_one(in.glu, v[i], in.x2[at + i]); break;
-        default: break;
-        }
-    }
-}
-
-/* GATED_NORM: parts of 8 * 2^k <= 256 columns lie within a block of columns. */
-static __device__ __forceinline__ void gated_norm_values(const mf__cu_input &in, int t, int c, float *v) {
-    float sum = 0;
-    int64_t at = (int64_t)t * in.n_cols + c;
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum += v[i] * v[i];
-    sum = lanes_sum(sum, in.part / 8);
-    float scale = 1.0f / sqrtf(sum / (float)in.part + in.eps);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (c + i < in.n_cols) v[i] = v[i] * scale * in.w[(c & (in.part - 1)) + i] * silu(in.x2[at + i]);
-}
-
-/* The columns of a row without what comes before the product: eight of them from c on. */
-static __device__ __forceinline__ void raw_values(const mf__cu_input &in, int t, int c, float *v) {
-    mf__cu_input raw = in;
-    raw.before = MF_CU_AS_IS;
-    input_values(raw, t, c, 1, v);
-}
-
-static __device__ __forceinline__ float sum_of_squares(const float *v) {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum = fmaf(v[i], v[i], sum);
-    return sum;
-}
-
-/* 1 / rms of row t, for all threads of the block: sums of MF_CU_BLOCK columns in 32 slots, which are added up in pairs.
- * The order does not depend on the number of threads (warps are a divisor of 32). */
-static __device__ __forceinline__ float row_scale(const mf__cu_input &in, int t, float *slots) {
-    int warp = threadIdx.x / 32, n_warps = blockDim.x / 32, blocks = (in.n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
-    __syncthreads();
-    if (threadIdx.x < 32) slots[threadIdx.x] = 0;
-    __syncthreads();
-    for (int b = warp; b < blocks; b += n_warps) {
-        float v[8];
-        raw_values(in, t, b * MF_CU_BLOCK + lane_id() * 8, v);
-        float sum = warp_sum(sum_of_squares(v));
-        if (lane_id() == 0) slots[b % 32] += sum;
-    }
-    __syncthreads();
-    return 1.0f / sqrtf(warp_sum(slots[lane_id()]) / (float)in.n_cols + in.eps);
-}
-
-/* One warp: the values of block b of row t. */
-static __device__ __forceinline__ void block_values(const mf__cu_input &in, int t, int b, float scale, float *v) {
-    int c = b * MF_CU_BLOCK + lane_id() * 8;
-    input_values(in, t, c, scale, v);
-    if (in.before == MF_CU_GATED_NORM) gated_norm_values(in, t, c, v);
-}
-
-/* One warp: block b of row t of the input, as values and rounded. first: the values are also kept. */
-static __device__ __forceinline__ void fill_block(const mf__cu_input &in, int t0, int t, int b, float scale, float *v,
-                                                  const shared_rows &s, bool first) {
-    float block_scale, sum;
-    int c = b * MF_CU_BLOCK + lane_id() * 8, unit = c / 8;
-    if (s.x && c < s.padded)
-        for (int i = 0; i < 8; i++) s.x[t * s.padded + c + i] = v[i];
-    if (first && in.keep)
-        for (int i = 0; i < 8; i++)
-            if (c + i < in.n_cols) in.keep[(int64_t)(t0 + t) * in.n_cols + c + i] = v[i];
-    if (!s.q) return;
-    uint4 u = quantize(v, &block_scale, &sum);
+/* One warp: block b of row t, rounded. */
+static __device__ __forceinline__ void store_block(const shared_rows &s, int t, int b, const float *v) {
+    float scale, sum;
+    int unit = b * (MF_CU_BLOCK / 8) + lane_id();
+    uint4 u = quantize(v, &scale, &sum);
     if (unit < s.units) s.q[t * s.units + turned(unit)] = u;
-    if (lane_id() == 0) s.scale[t * s.blocks + b] = block_scale;
+    if (lane_id() == 0) s.scale[t * s.blocks + b] = scale;
     if (lane_id() % 4 == 0 && unit / 4 < s.granules) s.sum[t * s.granules + unit / 4] = sum;
 }
 
-/* Rows t0 ... t0 + n of the input into shared memory, by all threads of a block. first: this block also keeps them. */
-static __device__ __forceinline__ void fill_rows(const mf__cu_input &in, int t0, int n, const shared_rows &s,
-                                                 bool first, float *slots) {
-    int warp = threadIdx.x / 32, n_warps = blockDim.x / 32, blocks = (in.n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
-    float v[8];
-    if (in.before != MF_CU_NORM) {
-        for (int i = warp; i < n * blocks; i += 2 * n_warps) { /* two are asked for before the first is used */
-            int k = i + n_warps;
-            float u[8];
-            block_values(in, t0 + i / blocks, i % blocks, 1, v);
-            if (k < n * blocks) block_values(in, t0 + k / blocks, k % blocks, 1, u);
-            fill_block(in, t0, i / blocks, i % blocks, 1, v, s, first);
-            if (k < n * blocks) fill_block(in, t0, k / blocks, k % blocks, 1, u, s, first);
+/* Four columns of a row of floats, zeros behind it. */
+static __device__ __forceinline__ float4 four_at(const float *row, int c, int n_cols) {
+    if (n_cols % 4 == 0) return c < n_cols ? fresh((const float4 *)(row + c)) : make_float4(0, 0, 0, 0);
+    return make_float4(c < n_cols ? fresh(row + c) : 0, c + 1 < n_cols ? fresh(row + c + 1) : 0,
+                       c + 2 < n_cols ? fresh(row + c + 2) : 0, c + 3 < n_cols ? fresh(row + c + 3) : 0);
+}
+
+static __device__ __forceinline__ void keep_four(const mf__cu_input &in, int64_t t, int c, float4 v) {
+    float *to = in.keep + t * in.n_cols;
+    if (c < in.n_cols) to[c] = v.x;
+    if (c + 1 < in.n_cols) to[c + 1] = v.y;
+    if (c + 2 < in.n_cols) to[c + 2] = v.z;
+    if (c + 3 < in.n_cols) to[c + 3] = v.w;
+}
+
+static __device__ __forceinline__ float squares_of(float4 v) {
+    return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x)));
+}
+
+/* What comes before the product, of four columns; a warp has a segment. Parts of norms have 4 * 2^k <= 128 columns. */
+static __device__ __forceinline__ float4 four_values(const mf__cu_input &in, int64_t t, int c, float4 v) {
+    if (in.before == MF_CU_AS_IS || in.before == MF_CU_NORM) return v;
+    float4 u = four_at(in.x2 + t * in.n_cols, c, in.n_cols);
+    if (in.before == MF_CU_GLU)
+        return make_float4(glu_one(in.glu, v.x, u.x), glu_one(in.glu, v.y, u.y), glu_one(in.glu, v.z, u.z),
+                           glu_one(in.glu, v.w, u.w));
+    float4 g = make_float4(sigmoid(u.x), sigmoid(u.y), sigmoid(u.z), sigmoid(u.w));
+    if (in.before == MF_CU_SIGMOID) return make_float4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w);
+    float scale = 1.0f / sqrtf(lanes_sum(squares_of(v), in.part / 4) / (float)in.part + in.eps);
+    float4 w = c < in.n_cols ? *(const float4 *)(in.w + (c & (in.part - 1))) : make_float4(0, 0, 0, 0);
+    return make_float4(v.x * scale * w.x * (u.x * g.x), v.y * scale * w.y * (u.y * g.y),
+                       v.z * scale * w.z * (u.z * g.z), v.w * scale * w.w * (u.w * g.w));
+}
+
+/* The weights of a norm towards the cache. */
+static __device__ __forceinline__ void prefetch_input(const mf__cu_input &in) {
+    int n = in.before == MF_CU_NORM ? in.n_cols : in.before == MF_CU_GATED_NORM ? in.part : 0;
+    for (int c = threadIdx.x * 32; c < n; c += blockDim.x * 32) prefetch(in.w + c);
+}
+
+/* The values of rows t0 ... t0 + n to x, segments shared out to all warps of a block: their order does not depend on
+ * the number of threads. Loops are short and stay loops: kernels of decoding must be small, since their instructions
+ * come from memory again and again. */
+static __device__ __forceinline__ void make_values(const mf__cu_input &in, int64_t t0, int n, float *x, int padded,
+                                                   float *slots, bool keep) {
+    int warp = threadIdx.x / 32, n_warps = blockDim.x / 32, segments = segments_of(in.n_cols), all = n * segments;
+    bool norm = in.before == MF_CU_NORM;
+#pragma unroll 1
+    for (int i = warp; i < all; i += n_warps) {
+        int t = i / segments, c = (i - t * segments) * SEGMENT + lane_id() * 4;
+        float4 v = four_values(in, t0 + t, c, four_at(in.x + (t0 + t) * in.n_cols, c, in.n_cols));
+        if (norm) {
+            float sum = warp_sum(squares_of(v));
+            if (lane_id() == 0) slots[i] = sum;
+        } else if (keep) {
+            keep_four(in, t0 + t, c, v);
         }
-    } else {
-        for (int t = 0; t < n; t++) {
-            if (blocks <= n_warps) { /* as row_scale, but values and weights are asked for together */
-                int c = warp * MF_CU_BLOCK + lane_id() * 8;
-                float w[8];
-                raw_values(in, t0 + t, c, v);
-#pragma unroll
-                for (int i = 0; i < 8; i++) w[i] = c + i < in.n_cols ? in.w[c + i] : 0;
-                float scale = 1.0f / sqrtf(block_sum(sum_of_squares(v), slots) / (float)in.n_cols + in.eps);
-#pragma unroll
-                for (int i = 0; i < 8; i++) v[i] = v[i] * scale * w[i];
-                if (warp < blocks) fill_block(in, t0, t, warp, scale, v, s, first);
-                continue;
-            }
-            float scale = row_scale(in, t0 + t, slots);
-            for (int b = warp; b < blocks; b += n_warps) {
-                block_values(in, t0 + t, b, scale, v);
-                fill_block(in, t0, t, b, scale, v, s, first);
-            }
-        }
+        if (c < padded) *(float4 *)(x + t * padded + c) = v;
+    }
+    if (!norm) return;
+    __syncthreads();
+#pragma unroll 1
+    for (int t = warp; t < n; t += n_warps) {
+        float sum = 0;
+        for (int k = lane_id(); k < segments; k += 32) sum += slots[t * segments + k];
+        sum = warp_sum(sum);
+        if (lane_id() == 0) slots[all + t] = 1.0f / sqrtf(sum / (float)in.n_cols + in.eps);
     }
     __syncthreads();
+#pragma unroll 1
+    for (int i = warp; i < all; i += n_warps) {
+        int t = i / segments, c = (i - t * segments) * SEGMENT + lane_id() * 4;
+        if (c >= padded) continue;
+        float4 v = *(float4 *)(x + t * padded + c), w = four_at(in.w, c, in.n_cols);
+        float scale = slots[all + t];
+        v = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+        *(float4 *)(x + t * padded + c) = v;
+        if (keep) keep_four(in, t0 + t, c, v);
+    }
+}
+
+/* Rows of x, rounded, by all warps of a block. */
+template <typename ROWS>
+static __device__ __forceinline__ void store_rows(const ROWS &s, int t0, int n, const float *x, int padded,
+                                                  int n_cols) {
+    int n_warps = blockDim.x / 32, blocks = (n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < n * blocks; i += n_warps) {
+        int t = i / blocks, b = i - t * blocks, c = b * MF_CU_BLOCK + lane_id() * 8;
+        const float4 *from = (const float4 *)(x + t * padded + c);
+        float4 f = c < padded ? from[0] : make_float4(0, 0, 0, 0), g = c < padded ? from[1] : make_float4(0, 0, 0, 0);
+        float v[8] = {f.x, f.y, f.z, f.w, g.x, g.y, g.z, g.w};
+        store_block(s, t0 + t, b, v);
+    }
+}
+
+/* Rows t0 ... t0 + n of the input into shared memory, by all threads of a block. first: this block also keeps them. */
+template <typename ROWS>
+static __device__ __forceinline__ void fill_rows(const mf__cu_input &in, int t0, int n, const ROWS &s, bool first) {
+#pragma unroll 1
+    for (int at = 0; at < n; at += s.at_once) {
+        int m = min(s.at_once, n - at);
+        make_values(in, t0 + at, m, s.x, s.padded, s.slots, first && in.keep);
+        __syncthreads();
+        if (s.q) store_rows(s, at, m, s.x, s.padded, in.n_cols);
+        __syncthreads();
+    }
+}
+
+/* Rows whose values are made at a time; all of them where somebody wants the values. */
+static inline __host__ __device__ int rows_at_once(int n, int padded, bool floats) {
+    int some = VALUES / padded > 1 ? VALUES / padded : 1;
+    return floats || n < some ? n : some;
 }
 
 /* Lays n rows out; NULL-based pointers give the size. */
@@ -188,10 +191,13 @@ static inline __host__ __device__ size_t lay_rows(char *mem, int n, int n_cols, 
     out->blocks = (n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
     out->granules = out->units / 4;
     out->padded = (n_cols + 7) / 8 * 8;
+    out->at_once = rows_at_once(n, out->padded, floats);
     out->q = planes ? (uint4 *)(mem + at) : 0;
     at += planes ? (size_t)n * out->units * 16 : 0;
-    out->x = floats ? (float *)(mem + at) : 0;
-    at += floats ? (size_t)n * out->padded * 4 : 0;
+    out->x = (float *)(mem + at);
+    at += (size_t)out->at_once * out->padded * 4;
+    out->slots = (float *)(mem + at);
+    at += (size_t)out->at_once * (segments_of(n_cols) + 1) * 4;
     out->scale = (float *)(mem + at);
     at += planes ? (size_t)n * out->blocks * 4 : 0;
     out->sum = (float *)(mem + at);

@@ -16,7 +16,7 @@ static __device__ __forceinline__ uint32_t ordered(float v) {
 
 /* The k largest of the warp's keys, lane l's number i being element l + 32 i; lane j keeps the j-th. Of equal keys the
  * lower index. Keys of 0 are not there. */
-template <int N> static __device__ __forceinline__ int top_k(uint32_t *keys, int k) {
+template <int N> static __device__ __noinline__ int top_k_one_by_one(uint32_t *keys, int k) {
     int mine = 0;
     for (int slot = 0; slot < k; slot++) {
         uint32_t most = 0;
@@ -32,6 +32,50 @@ template <int N> static __device__ __forceinline__ int top_k(uint32_t *keys, int
         if (lane_id() == slot) mine = id;
     }
     return mine;
+}
+
+/* How many lanes have a larger key, or the same and a lower number. */
+static __device__ __forceinline__ int rank_of(uint32_t key) {
+    int rank = 0;
+#pragma unroll 8
+    for (int i = 0; i < 32; i++) {
+        uint32_t other = __shfl_sync(FULL, key, i);
+        rank += other > key || (other == key && i < lane_id());
+    }
+    return rank;
+}
+
+/* As top_k_one_by_one, in a few steps: what is not below the k-th largest of the lanes' largest keys is put into order.
+ * There are seldom more than a warp of those. */
+template <int N> static __device__ __forceinline__ int top_k(uint32_t *keys, int k) {
+    __shared__ uint32_t found[32], order[32];
+    __shared__ int ids[32];
+    uint32_t most = 0, below = (1u << lane_id()) - 1;
+    int n = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) most = keys[i] > most ? keys[i] : most;
+    uint32_t kth = __ballot_sync(FULL, rank_of(most) == k - 1), least = __shfl_sync(FULL, most, __ffs((int)kth) - 1);
+    if (!least) least = 1;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint32_t there = __ballot_sync(FULL, keys[i] >= least);
+        int at = n + __popc(there & below);
+        if (keys[i] >= least && at < 32) found[at] = keys[i], ids[at] = lane_id() + 32 * i;
+        n += __popc(there);
+    }
+    if (n > 32 || n < k) {
+        uint32_t copy[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) copy[i] = keys[i];
+        return top_k_one_by_one<N>(copy, k);
+    }
+    __syncwarp();
+    int rank = rank_of(lane_id() < n ? found[lane_id()] : 0); /* equal keys lie in the order of their indices */
+    order[rank] = (uint32_t)(lane_id() < n ? ids[lane_id()] : 0);
+    __syncwarp();
+    int mine = (int)order[lane_id()];
+    __syncwarp();
+    return lane_id() < k ? mine : 0;
 }
 
 /* Drops the worst groups, of equals the last: their choices become -inf. One lane per group. */
@@ -61,6 +105,11 @@ static __device__ __forceinline__ void drop_groups(const mf__cu_route &r, float 
     __syncwarp();
 }
 
+/* Apart, so that kernels stay small. */
+static __device__ __noinline__ float sigmoid_apart(float x) {
+    return sigmoid(x);
+}
+
 /* As route_row, for up to 32 N experts: logits are asked for all at once. */
 template <int N>
 static __device__ __forceinline__ float route_with(const mf__cu_route &r, int64_t row, float *memory, int *out) {
@@ -70,13 +119,13 @@ static __device__ __forceinline__ float route_with(const mf__cu_route &r, int64_
 #pragma unroll
     for (int i = 0; i < N; i++) {
         int e = lane_id() + 32 * i;
-        own[i] = e < r.n_experts ? logits[e] : 0;
+        own[i] = e < r.n_experts ? fresh(logits + e) : 0;
         choice[i] = r.kind == SIGMOID && r.bias && e < r.n_experts ? r.bias[e] : 0;
     }
 #pragma unroll
     for (int i = 0; i < N; i++) {
         int e = lane_id() + 32 * i;
-        choice[i] = r.kind == SIGMOID ? sigmoid(own[i]) + choice[i] : own[i];
+        choice[i] = r.kind == SIGMOID ? sigmoid_apart(own[i]) + choice[i] : own[i];
         if (e < r.n_experts) max = fmaxf(max, own[i]);
     }
     max = warp_max(max);
@@ -97,7 +146,7 @@ static __device__ __forceinline__ float route_with(const mf__cu_route &r, int64_
     }
     int id = top_k<N>(keys, r.top_k);
     bool mine = lane_id() < r.top_k;
-    float share = !mine ? 0 : r.kind == SIGMOID ? sigmoid(logits[id]) : expf(logits[id] - max);
+    float share = !mine ? 0 : r.kind == SIGMOID ? sigmoid_apart(fresh(logits + id)) : expf(fresh(logits + id) - max);
     if (r.kind == SOFTMAX) {
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -112,10 +161,15 @@ static __device__ __forceinline__ float route_with(const mf__cu_route &r, int64_
     return (r.renorm ? share / sum : share) * r.scale;
 }
 
+/* Apart, so that kernels need not have its registers. */
+static __device__ __noinline__ float route_many(const mf__cu_route &r, int64_t row, float *memory, int *out) {
+    return route_with<MF_CU_MAX_EXPERTS / 32>(r, row, memory, out);
+}
+
 /* Lane k < top_k gets the k-th expert and its share. memory: n_experts + n_groups floats. */
 static __device__ __forceinline__ float route_row(const mf__cu_route &r, int64_t row, float *memory, int *out) {
     if (r.n_experts <= 256) return route_with<8>(r, row, memory, out);
-    return route_with<MF_CU_MAX_EXPERTS / 32>(r, row, memory, out);
+    return route_many(r, row, memory, out);
 }
 
 #endif

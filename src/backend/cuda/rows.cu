@@ -195,21 +195,21 @@ struct quantize_params {
     mf__cu_planes out;
 };
 
-/* A block per row. */
+/* A block per row, as it is or through a glu. */
 static __global__ void quantize_kernel(const __grid_constant__ quantize_params p) {
-    __shared__ float slots[32];
     int t = blockIdx.x, units = (p.in.n_cols + 31) / 32 * 4, blocks = (p.in.n_cols + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
-    float scale = p.in.before == MF_CU_NORM ? row_scale(p.in, t, slots) : 1;
     for (int b = threadIdx.x / 32; b < blocks; b += blockDim.x / 32) {
-        float v[8], block_scale, sum;
-        int c = b * MF_CU_BLOCK + lane_id() * 8, unit = c / 8;
-        block_values(p.in, t, b, scale, v);
-        if (p.in.keep)
-            for (int i = 0; i < 8; i++)
-                if (c + i < p.in.n_cols) p.in.keep[(int64_t)t * p.in.n_cols + c + i] = v[i];
-        uint4 u = quantize(v, &block_scale, &sum);
+        int unit = b * (MF_CU_BLOCK / 8) + lane_id();
+        float scale, sum, v[8];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float4 f = four_at(p.in.x + (int64_t)t * p.in.n_cols, 8 * unit + 4 * k, p.in.n_cols);
+            if (p.in.before == MF_CU_GLU) f = four_values(p.in, t, 8 * unit + 4 * k, f);
+            v[4 * k] = f.x, v[4 * k + 1] = f.y, v[4 * k + 2] = f.z, v[4 * k + 3] = f.w;
+        }
+        uint4 u = quantize(v, &scale, &sum);
         if (unit < units) ((uint4 *)p.out.q)[(int64_t)t * units + unit] = u;
-        if (lane_id() == 0) p.out.scale[(int64_t)t * blocks + b] = block_scale;
+        if (lane_id() == 0) p.out.scale[(int64_t)t * blocks + b] = scale;
         if (lane_id() % 4 == 0 && unit < units) p.out.sum[(int64_t)t * (units / 4) + unit / 4] = sum;
     }
 }

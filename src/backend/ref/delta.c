@@ -23,7 +23,7 @@ static void conv_channels(void *ctx, int64_t begin, int64_t end, int thread) {
                 window[kernel - 1] = x[at];
                 float sum = 0;
                 for (int32_t k = 0; k < kernel; k++) sum += w[c * kernel + k] * window[k];
-                y[at] = mf__ref_silu(sum);
+                y[at] = r->op->p.conv.plain ? sum : mf__ref_silu(sum);
                 memmove(window, window + 1, (size_t)(kernel - 1) * sizeof(float));
             }
             for (int32_t k = 0; k + 1 < kernel; k++) seg->state->conv_out[(int64_t)k * channels + c] = window[k];

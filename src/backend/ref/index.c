@@ -11,6 +11,58 @@
 #include "backend/picks.h"
 #include "backend/ref/ref.h"
 
+/* The max largest scores so far, as a heap with the worst of them at the root; of equal scores the lower id is better.
+ */
+typedef struct best_list {
+    float *score; /* [max] */
+    int32_t *id;
+    int32_t n, max;
+} best_list;
+
+static bool best_less(const best_list *b, int32_t i, int32_t k) {
+    return b->score[i] < b->score[k] || (b->score[i] == b->score[k] && b->id[i] > b->id[k]);
+}
+
+static void best_swap(best_list *b, int32_t i, int32_t k) {
+    float score = b->score[i];
+    int32_t id = b->id[i];
+    b->score[i] = b->score[k], b->id[i] = b->id[k];
+    b->score[k] = score, b->id[k] = id;
+}
+
+static void best_sink(best_list *b, int32_t at) {
+    for (int32_t child = 2 * at + 1; child < b->n; at = child, child = 2 * at + 1) {
+        if (child + 1 < b->n && best_less(b, child + 1, child)) child++;
+        if (!best_less(b, child, at)) return;
+        best_swap(b, child, at);
+    }
+}
+
+/* Ids come in ascending order. */
+static void best_add(best_list *b, float score, int32_t id) {
+    if (b->n < b->max) {
+        int32_t at = b->n++;
+        b->score[at] = score, b->id[at] = id;
+        for (; at > 0 && best_less(b, at, (at - 1) / 2); at = (at - 1) / 2) best_swap(b, at, (at - 1) / 2);
+    } else if (score > b->score[0]) {
+        b->score[0] = score, b->id[0] = id;
+        best_sink(b, 0);
+    }
+}
+
+/* The ids in ascending order, -1 behind them. The scores are not needed any more: ids take their place in the heap. */
+static void best_finish(best_list *b) {
+    int32_t n = b->n;
+    for (int32_t i = 0; i < n; i++) b->score[i] = 0; /* of equals the higher id is worse: a heap of ids */
+    for (int32_t i = n / 2 - 1; i >= 0; i--) best_sink(b, i);
+    while (b->n > 1) { /* the highest id goes behind the others */
+        best_swap(b, 0, --b->n);
+        best_sink(b, 0);
+    }
+    b->n = n;
+    for (int32_t i = n; i < b->max; i++) b->id[i] = -1;
+}
+
 static float dot(const float *a, const float *b, int32_t n) {
     float sum = 0;
     for (int32_t i = 0; i < n; i++) sum += a[i] * b[i];
@@ -29,7 +81,7 @@ static float score(const mf__op_params *p, const float *q, const float *a, const
 static void pick(const mf__kv *kv, const mf__op_params *p, const float *q, const float *a, int64_t pos, float *mem,
                  int32_t *ids) {
     int64_t step = p->index.step ? p->index.step : 1, n = (pos + 1) / step, own = (n - 1) / p->index.block;
-    mf__best best = {.score = mem + p->index.dim, .id = ids, .max = p->index.top_k};
+    best_list best = {.score = mem + p->index.dim, .id = ids, .max = p->index.top_k};
     if (!n || own < best.max) {
         mf__picks_all(ids, best.max, n ? own + 1 : 0);
         return;
@@ -40,9 +92,9 @@ static void pick(const mf__kv *kv, const mf__op_params *p, const float *q, const
             float s = score(p, q, a, mf__ref_v_row(kv, j * step, p->index.at, p->index.dim, mem));
             if (s > most) most = s;
         }
-        mf__best_add(&best, most, (int32_t)b);
+        best_add(&best, most, (int32_t)b);
     }
-    mf__best_finish(&best);
+    best_finish(&best);
 }
 
 /* Items are lists: one for each row, or one for each of its heads. */

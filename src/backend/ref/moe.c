@@ -103,7 +103,7 @@ void mf__ref_route(const mf__ref_run *r) {
             route_scored(logits, bias, p, r->scratch, ids, shares);
         else
             route_softmax(logits, p, ids, shares);
-        float sum = 1e-20f;
+        float sum = p->route.eps > 0 ? p->route.eps : 1e-20f;
         for (int32_t k = 0; k < p->route.top_k; k++) sum += shares[k];
         for (int32_t k = 0; k < p->route.top_k; k++)
             shares[k] = (p->route.renorm ? shares[k] / sum : shares[k]) * p->route.scale;

@@ -62,6 +62,7 @@ float mf__ref_glu_one(const mf__glu *glu, float gate, float up) {
         return mf__ref_silu(fminf(gate, glu->limit)) * fminf(fmaxf(up, -glu->limit), glu->limit);
     if (glu->kind == MF_GLU_GELU)
         return 0.5f * gate * (1.0f + tanhf(0.79788456f * (gate + 0.044715f * gate * gate * gate))) * up;
+    if (glu->kind == MF_GLU_PRODUCT) return gate * up;
     float g = fminf(gate, glu->limit), u = fminf(fmaxf(up, -glu->limit), glu->limit);
     return g * mf__ref_sigmoid(glu->alpha * g) * (u + 1.0f);
 }

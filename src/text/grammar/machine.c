@@ -145,8 +145,8 @@ static mf_status call(mf__machine *m, mf__place *p, mf__item from, const mf__cal
                       mf_error *err) {
     const mf__state *to = &m->g->states[c->to];
     mf__return back = {c->to, from.node, from.reg, 0};
-    uint32_t node;
-    bool made;
+    uint32_t node = 0;
+    bool made = false;
     if (!mf__state_enter(m->g, &m->sets, to, &back.reg)) return MF_OK;
     MF__TRY(call_node(m, p, c->rule, &node, &made, err));
     if (made && from.node < first_node && only_ends(m->g, to)) { /* the caller's edges are complete: share them */
@@ -249,8 +249,8 @@ mf_status mf__machine_alone(mf__machine *m, uint32_t *node, mf_error *err) {
 }
 
 mf_status mf__machine_start(mf__machine *m, mf__place *out, mf_error *err) {
-    uint32_t node;
-    bool made;
+    uint32_t node = 0;
+    bool made = false;
     m->n_items = m->n_nodes = m->n_measured = 0;
     m->n_edges = 1;
     mf__key_sets_cut(&m->sets, 1);

@@ -157,7 +157,7 @@ static mf_status read_atom(reader *r, uint32_t from, uint32_t to) {
         return take(r, ")") ? MF_OK : bad(r, MF_E_FORMAT, "a ( that is not closed");
     }
     size_t n = name_length(r);
-    named_rule *rule;
+    named_rule *rule = NULL;
     if (!n) return bad(r, MF_E_FORMAT, "expected a text, a set, a name or (");
     MF__TRY(find_rule(r, r->text + r->at, n, &rule));
     r->at += n;
@@ -217,7 +217,7 @@ static mf_status read_choice(reader *r, uint32_t from, uint32_t to) {
 static mf_status read_all(reader *r) {
     for (skip(r); r->at < r->size; skip(r)) {
         size_t n = name_length(r);
-        named_rule *rule;
+        named_rule *rule = NULL;
         if (!n || !at_definition(r)) return bad(r, MF_E_FORMAT, "expected \"name ::=\"");
         MF__TRY(find_rule(r, r->text + r->at, n, &rule));
         if (rule->defined) return bad(r, MF_E_FORMAT, "a rule that is there twice");

@@ -40,6 +40,9 @@ struct alignas(8) float2 {
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
     return {x, y, z, w};
 }
+static inline uint2 make_uint2(unsigned x, unsigned y) {
+    return {x, y};
+}
 static inline float4 make_float4(float x, float y, float z, float w) {
     return {x, y, z, w};
 }
@@ -116,6 +119,9 @@ static inline unsigned __float_as_uint(float f) {
     unsigned u;
     memcpy(&u, &f, 4);
     return u;
+}
+static inline int __ffs(int x) {
+    return __builtin_ffs(x);
 }
 static inline int __popc(unsigned x) {
     return __builtin_popcount(x);

@@ -206,6 +206,27 @@ test('400, each in the shape of this API', async () => {
   await bad({ model, max_tokens: 5, messages: [{ role: 'user', content: Array(5).fill({ type: 'text', text: 'x', ...mark }) }] }, 'A maximum of 4 blocks');
   await bad({ model, max_tokens: 5, messages: [{ role: 'user', content: [{ type: 'text', text: 'x', cache_control: { type: 'forever' } }] }] }, 'cache_control');
   await bad({ model, max_tokens: 5, messages, thinking: { type: 'enabled', budget_tokens: 10 } }, 'budget_tokens');
+  await bad({ model, max_tokens: 5, messages, mcp_servers: [{ type: 'url', url: 'https://x.example', name: 'x' }] }, 'mcp_servers');
+  await bad({ model, max_tokens: 5, messages, container: 'c_1' }, 'container');
+});
+
+test('every class of error', async () => {
+  await assert.rejects(client.messages.create({ model, max_tokens: 1, messages }, { headers: { Origin: 'http://evil.example' } }), refused(Anthropic.PermissionDeniedError, 'permission_error'));
+  await assert.rejects(client.post('/v1/messages/batches', { body: {} }), refused(Anthropic.NotFoundError, 'not_found_error'));
+  await assert.rejects(client.post('/v1/messages', { body: { model, max_tokens: 1, messages: [{ role: 'user', content: 'x'.repeat(33 << 20) }] } }), (e) => {
+    assert.equal(e.status, 413);
+    assert.equal(e.error.error.type, 'request_too_large');
+    return true;
+  });
+  const slow = { model, max_tokens: 1500, messages: [{ role: 'user', content: 'A long story, please.' }] };
+  await assert.rejects(client.messages.create(slow, { timeout: 1 }), (e) => e instanceof Anthropic.APIConnectionTimeoutError);
+  // all 160 places are taken by one who asks for 64 answers at a time
+  const places = new AbortController();
+  const url = process.env.MOEFLUX_URL + '/v1/completions', headers = { authorization: 'Bearer key-for-tests' };
+  const body = (n) => JSON.stringify({ prompt: 'Once', max_tokens: 1500, ignore_eos: true, stream: true, n });
+  await Promise.all([64, 64, 32].map((n) => fetch(url, { method: 'POST', headers, body: body(n), signal: places.signal })));
+  await assert.rejects(client.messages.create(slow), refused(Anthropic.RateLimitError, 'rate_limit_error'));
+  places.abort();
 });
 
 test('401 and 404', async () => {

@@ -219,6 +219,32 @@ test('response_format json_schema holds', async () => {
   assert.ok(Number.isInteger(o.age));
 });
 
+// Names whose order is neither that of the alphabet nor of their lengths.
+const ordered = {
+  type: 'object',
+  properties: {
+    verdict: { type: 'boolean' }, age: { type: 'integer', minimum: 0, maximum: 99 }, z: { enum: ['one', 'two'] },
+    inner: { type: 'object', properties: { y: { type: 'boolean' }, x: { type: 'boolean' } }, required: ['x', 'y'], additionalProperties: false },
+    b: { type: 'null' },
+  },
+  required: ['b', 'inner', 'z', 'age', 'verdict'],
+  additionalProperties: false,
+};
+const inOrder = (text) => {
+  const o = JSON.parse(text);
+  assert.deepEqual(Object.keys(o), ['verdict', 'age', 'z', 'inner', 'b']);
+  assert.deepEqual(Object.keys(o.inner), ['y', 'x']);
+};
+
+test('members come in the order of the schema: whole, streamed, in responses, in arguments', async () => {
+  const ask = { model, messages: story, max_tokens: 200, temperature: 1, response_format: { type: 'json_schema', json_schema: { name: 'x', strict: true, schema: ordered } } };
+  for (const seed of [1, 2, 3]) inOrder((await client.chat.completions.create({ ...ask, seed })).choices[0].message.content);
+  inOrder(textOf(await collect(await client.chat.completions.create({ ...ask, stream: true }))));
+  inOrder((await client.responses.create({ model, input: 'Go', max_output_tokens: 200, text: { format: { type: 'json_schema', name: 'x', schema: ordered, strict: true } } })).output_text);
+  const r = await client.chat.completions.create({ model, messages: story, max_tokens: 200, tools: [{ type: 'function', function: { name: 'f', parameters: ordered } }], tool_choice: 'required', parallel_tool_calls: false });
+  inOrder(r.choices[0].message.tool_calls[0].function.arguments);
+});
+
 test('response_format json_object gives an object', async () => {
   const r = await client.chat.completions.create({ model, messages: story, max_tokens: 80, response_format: { type: 'json_object' } });
   assert.equal(typeof JSON.parse(r.choices[0].message.content), 'object');
@@ -268,6 +294,28 @@ test('echo with logprobs, as harnesses score a text', async () => {
   assert.equal(r.usage.completion_tokens, 0);
 });
 
+// What lm-evaluation-harness (local-completions) sends, and how it reads the answer.
+test('echo with logprobs, by token ids in batches, as lm-evaluation-harness does', async () => {
+  const tokenize = async (content) => (await (await fetch(process.env.MOEFLUX_URL + '/tokenize', {
+    method: 'POST', headers: { authorization: 'Bearer key-for-tests' }, body: JSON.stringify({ content }) })).json()).tokens;
+  const texts = [['Once upon a time, there was', ' a little girl'], ['The dog ran to the', ' tree and barked'], ['One day', ',']];
+  const pairs = await Promise.all(texts.map(async ([a, b]) => ({ context: await tokenize(a), whole: await tokenize(a + b) })));
+  const r = await client.completions.create({ model, prompt: pairs.map((p) => p.whole), temperature: 0, max_tokens: 1, logprobs: 1, seed: 1234, echo: true });
+  assert.deepEqual(r.choices.map((c) => c.index), [0, 1, 2]);
+  for (const [i, choice] of r.choices.entries()) {
+    const { token_logprobs, top_logprobs, tokens } = choice.logprobs, from = pairs[i].context.length;
+    assert.equal(token_logprobs.length, pairs[i].whole.length + 1); // and the token that was made
+    const own = token_logprobs.slice(from, -1), top = top_logprobs.slice(from, -1);
+    assert.equal(own.length, pairs[i].whole.length - from);
+    assert.ok(own.every((x) => Number.isFinite(x) && x <= 0));
+    top.forEach((t, k) => assert.ok(own[k] <= Math.max(...Object.values(t)))); // equal where the token is the likeliest
+    assert.equal(tokens.join(''), choice.text);
+    // the same numbers as one text at a time
+    const alone = await client.completions.create({ model, prompt: texts[i].join(''), temperature: 0, max_tokens: 0, logprobs: 1, echo: true });
+    assert.deepEqual(alone.choices[0].logprobs.token_logprobs, token_logprobs.slice(0, -1));
+  }
+});
+
 test('completions of token ids', async () => {
   const auth = { authorization: 'Bearer key-for-tests' };
   const post = async (path, body) => (await fetch(process.env.MOEFLUX_URL + path, { method: 'POST', headers: auth, body: JSON.stringify(body) })).json();
@@ -310,6 +358,27 @@ test('responses: the client helper, a schema, a tool', async () => {
   assert.deepEqual(JSON.parse(call.arguments), { zone: 'UTC' });
   const back = await client.responses.create({ model, input: [{ role: 'user', content: 'Hm' }, ...final.output, { type: 'function_call_output', call_id: call.call_id, output: 'noon' }], max_output_tokens: 5 });
   assert.equal(back.usage.output_tokens, 5);
+});
+
+test('responses: a named tool in a stream, the events in order', async () => {
+  const tools = [{ type: 'function', name: 'get_time', parameters: timeTool.function.parameters }, { type: 'function', name: 'get_weather', parameters: weather.function.parameters }];
+  const events = await collect(await client.responses.create({ model, input: 'Hm', max_output_tokens: 200, tools, tool_choice: { type: 'function', name: 'get_weather' }, stream: true }));
+  const types = events.map((e) => e.type);
+  assert.deepEqual(types.slice(0, 3), ['response.created', 'response.in_progress', 'response.output_item.added']);
+  assert.deepEqual(types.slice(-3), ['response.function_call_arguments.done', 'response.output_item.done', 'response.completed']);
+  assert.ok(types.length > 6 && types.slice(3, -3).every((t) => t === 'response.function_call_arguments.delta'));
+  const done = events.at(-3);
+  assert.equal(events.filter((e) => e.delta).map((e) => e.delta).join(''), done.arguments);
+  assert.equal(events.at(-2).item.name, 'get_weather');
+  assert.deepEqual(events.at(-1).response.output, [events.at(-2).item]);
+  assert.ok(['Paris', 'Rome'].includes(JSON.parse(done.arguments).city));
+});
+
+test('n answers: the prompt is counted once, and each is what it is alone', async () => {
+  const one = await client.chat.completions.create({ model, messages: story, max_tokens: 3, temperature: 0 });
+  const many = await client.chat.completions.create({ model, messages: story, max_tokens: 3, temperature: 0, n: 5 });
+  assert.equal(many.usage.prompt_tokens, one.usage.prompt_tokens);
+  for (const c of many.choices) assert.equal(c.message.content, one.choices[0].message.content);
 });
 
 // ---- errors
@@ -359,6 +428,39 @@ test('400 for broken JSON, 401, 404, 405, 413, 501', async () => {
   assert.equal(await status('/v1/models', { headers: {} }), 401);
   await assert.rejects(new OpenAI({ baseURL, apiKey: 'wrong', maxRetries: 0 }).models.list(), refused(OpenAI.AuthenticationError));
   await assert.rejects(client.models.retrieve('no-such-model'), refused(OpenAI.NotFoundError));
+});
+
+test('every class of error', async () => {
+  await assert.rejects(client.chat.completions.create({ model }), refused(OpenAI.BadRequestError));
+  await assert.rejects(client.chat.completions.create({ model, messages: story }, { headers: { Authorization: 'Bearer no' } }), refused(OpenAI.AuthenticationError));
+  await assert.rejects(client.models.list({ headers: { Origin: 'http://evil.example' } }), refused(OpenAI.PermissionDeniedError));
+  await assert.rejects(client.files.list(), refused(OpenAI.NotFoundError));
+  await assert.rejects(client.embeddings.create({ model, input: 'x' }), refused(OpenAI.InternalServerError, (e) => assert.equal(e.status, 501)));
+  await assert.rejects(new OpenAI({ baseURL: 'http://127.0.0.1:1/v1', apiKey: 'x', maxRetries: 0 }).models.list(), refused(OpenAI.APIConnectionError));
+  const long = { model, messages: story, max_tokens: 1500, ignore_eos: true, temperature: 1 };
+  await assert.rejects(client.chat.completions.create({ ...long, n: 8 }, { timeout: 50 }), refused(OpenAI.APIConnectionTimeoutError));
+  // 32 answers run and 128 wait: 64 + 64 leave no place for 64 more
+  const open = [];
+  for (let i = 0; i < 2; i++) open.push(await client.chat.completions.create({ ...long, n: 64, stream: true }));
+  await assert.rejects(client.chat.completions.create({ ...long, n: 64 }), refused(OpenAI.RateLimitError, (e) => {
+    assert.equal(e.code, 'rate_limit_exceeded');
+    assert.ok(Number(e.headers.get('retry-after')) >= 1);
+  }));
+  open.forEach((s) => s.controller.abort());
+});
+
+test('HEAD and OPTIONS', async () => {
+  const url = process.env.MOEFLUX_URL, auth = { authorization: 'Bearer key-for-tests' };
+  const ask = async (method, path) => {
+    const r = await fetch(url + path, { method, headers: auth });
+    return [r.status, (await r.text()).length, r.headers.get('allow')];
+  };
+  assert.deepEqual((await ask('HEAD', '/')).slice(0, 2), [200, 0]);
+  assert.deepEqual((await ask('HEAD', '/v1/models')).slice(0, 2), [200, 0]);
+  assert.deepEqual(await ask('HEAD', '/v1/responses'), [405, 0, 'POST, OPTIONS']);
+  const [status, , allow] = await ask('DELETE', '/v1/models');
+  assert.deepEqual([status, allow], [405, 'GET, HEAD']);
+  assert.equal((await ask('OPTIONS', '/v1/chat/completions'))[0], 405); // no --cors
 });
 
 test('403: another Host, another Origin', async () => {

@@ -134,6 +134,36 @@ test('a file goes along', async () => {
   assert.match(await page.textContent('article.user .body'), /The bear lives/);
 });
 
+// A server that says what we want: how far a long prompt is, then reasoning, then text.
+test('a bar while a prompt is read, thinking folded', async () => {
+  const data = (delta) => `data: ${JSON.stringify({ choices: [{ index: 0, delta, finish_reason: null }] })}\n\n`;
+  const body = ': prompt 0/4096 tokens, 812.0 MB to fetch\n\n: prompt 1024/4096 tokens, 609.4 MB to fetch, about 12.3 s to go\n\n' +
+    data({ role: 'assistant', content: '' }) + data({ reasoning_content: 'Which dog?' }) + data({ content: 'The **brown** one.' }) + 'data: [DONE]\n\n';
+  await page.route('**/v1/chat/completions', (r) => r.fulfill({ status: 200, contentType: 'text/event-stream', body }));
+  await page.click('#new');
+  await page.evaluate(() => {
+    window.seen = [];
+    const bar = document.getElementById('progress'), status = document.getElementById('status');
+    const note = () => window.seen.push(`${bar.hidden ? 'hidden' : bar.value} ${status.textContent}`);
+    new MutationObserver(note).observe(status, { childList: true, characterData: true, subtree: true });
+    const say = Object.getOwnPropertyDescriptor(Node.prototype, 'textContent');
+    Object.defineProperty(status, 'textContent', { configurable: true, get() { return say.get.call(this); }, set(v) { say.set.call(this, v); note(); } });
+  });
+  await say('Which one?');
+  await idle();
+  await page.unroute('**/v1/chat/completions');
+  const seen = await page.evaluate(() => { delete document.getElementById('status').textContent; return window.seen; });
+  assert.ok(seen.includes('0 Reading 4096 tokens, 812 MB to fetch'), String(seen));
+  assert.ok(seen.includes('0.25 Reading 4096 tokens, 609 MB to fetch, about 12 s to go'), String(seen));
+  assert.ok(await page.isHidden('#progress'));
+  assert.equal(await page.textContent('article.assistant .body'), 'The brown one.');
+  assert.equal(await page.$eval('article.assistant details', (d) => d.open), false);
+  await page.click('article.assistant summary');
+  assert.ok(await page.isVisible('article.assistant details div'));
+  assert.match(await page.textContent('article.assistant details div'), /Which dog/);
+  await shot('thinking');
+});
+
 test('what a model writes stays text', async () => {
   await page.evaluate(async () => {
     const { markdown } = await import('/markdown.js');
@@ -192,6 +222,28 @@ test('keys alone', async () => {
   await p.keyboard.press('Enter');
   await p.waitForFunction(() => document.getElementById('stop').hidden && !document.getElementById('input').value);
   await p.waitForFunction(() => document.activeElement.id === 'input');
+  const tabTo = async (want, key = 'Tab') => {
+    for (let i = 0; i < 60; i++) {
+      if (await p.evaluate((s) => document.activeElement.matches(s), want)) return;
+      await p.keyboard.press(key);
+    }
+    assert.fail(`no way to ${want} by ${key}`);
+  };
+  await tabTo('article.assistant button[aria-label^="Retry"]', 'Shift+Tab');
+  await p.keyboard.press('Enter');
+  await p.waitForFunction(() => document.getElementById('stop').hidden && /2 of 2/.test(document.querySelector('article.assistant:last-child .tools')?.textContent));
+  await tabTo('#open-settings', 'Shift+Tab');
+  await p.keyboard.press('Enter');
+  assert.ok(await p.isVisible('#settings'));
+  await tabTo('[name=seed]');
+  await p.keyboard.type('7');
+  await tabTo('#settings-form button[type=submit]');
+  await p.keyboard.press('Enter');
+  assert.ok(!(await p.isVisible('#settings')));
+  assert.equal(await p.evaluate(() => JSON.parse(localStorage.getItem('settings')).seed), '7');
+  await tabTo('#new');
+  await p.keyboard.press('Enter');
+  assert.equal((await p.$$('article')).length, 0);
   await p.close();
 });
 

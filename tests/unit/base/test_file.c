@@ -26,9 +26,22 @@ static void map_a_file(void **state) {
     mf__map_close(&map);
 }
 
-/* Several huge pages and a part of one. What becomes of the file does not matter then. */
+typedef struct told {
+    int64_t done, total;
+    int n;
+} told;
+
+static void on_reading(void *user, int64_t done, int64_t total) {
+    told *t = user;
+    assert_true(done > 0 && done <= total);
+    *t = (told){done, total, t->n + 1};
+}
+
+/* Several huge pages and a part of one, and more than one thread reads at once. What becomes of the file does not
+ * matter then. */
 static void hold_a_file(void **state) {
-    size_t size = ((size_t)5 << 20) + 123;
+    size_t size = ((size_t)53 << 20) + 123;
+    told seen = {0};
     char *bytes = malloc(size);
     assert_non_null(bytes);
     for (size_t i = 0; i < size; i++) bytes[i] = (char)(i * 31 + (i >> 12));
@@ -38,9 +51,11 @@ static void hold_a_file(void **state) {
     const uint8_t *data = map.data;
     assert_memory_equal(data, bytes, size);
 #ifdef __linux__
-    assert_true(mf__map_hold(&map, path));
+    assert_true(mf__map_hold(&map, path, &(mf__reading){on_reading, &seen}));
+    assert_int_equal(seen.done, size);
+    assert_int_equal(seen.total, size);
 #else
-    mf__map_hold(&map, path);
+    mf__map_hold(&map, path, NULL);
 #endif
     assert_ptr_equal(map.data, data);
     assert_int_equal(map.size, size);
@@ -48,11 +63,11 @@ static void hold_a_file(void **state) {
 #ifdef __linux__
     assert_int_equal(truncate(path, 10), 0);
     assert_memory_equal(data, bytes, size);
-    assert_false(mf__map_hold(&map, path)); /* another file now */
+    assert_false(mf__map_hold(&map, path, NULL)); /* another file now */
     assert_memory_equal(data, bytes, size);
 #endif
     mf__map_close(&map);
-    assert_false(mf__map_hold(&map, path));
+    assert_false(mf__map_hold(&map, path, NULL));
     free(bytes);
 }
 
@@ -189,14 +204,10 @@ static void short_transfers_and_interrupts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        SCRATCH_TEST(map_a_file),
-        SCRATCH_TEST(hold_a_file),
-        SCRATCH_TEST(let_go_of_a_file),
-        SCRATCH_TEST(only_regular_files),
-        SCRATCH_TEST(read_whole_files),
-        SCRATCH_TEST(sizes_and_names),
-        SCRATCH_TEST(reads_past_the_end),
-        SCRATCH_TEST(short_transfers_and_interrupts),
+        SCRATCH_TEST(map_a_file),         SCRATCH_TEST(hold_a_file),
+        SCRATCH_TEST(let_go_of_a_file),   SCRATCH_TEST(only_regular_files),
+        SCRATCH_TEST(read_whole_files),   SCRATCH_TEST(sizes_and_names),
+        SCRATCH_TEST(reads_past_the_end), SCRATCH_TEST(short_transfers_and_interrupts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

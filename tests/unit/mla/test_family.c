@@ -220,7 +220,7 @@ static void kimi_is_the_same_family(void **state) {
 }
 
 static void other_variants_are_refused(void **state) {
-    static const char *const extras[] = {DEEPSEEK(", \"attention_bias\": true"), DEEPSEEK(", \"moe_layer_freq\": 2"),
+    static const char *const extras[] = {DEEPSEEK(", \"mlp_bias\": true"), DEEPSEEK(", \"moe_layer_freq\": 2"),
                                          DEEPSEEK(", \"hidden_act\": \"gelu\"")};
     mf__config config;
     mf_error err;

@@ -1,12 +1,16 @@
 /* Families: what their configs switch, what is refused, what the documentation says about them. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "maker.h"
+#include "quant/half.h"
 #include "unit/base/scratch.h"
 #include "weights/safetensors.h"
+
+static bool strange_all; /* with a second argument: strange_numbers runs all that are accepted */
 
 static mf_status parse(const char *json, mf__config *c, mf_error *err) {
     return mf__config_parse_text("config.json", json, strlen(json), c, err);
@@ -69,13 +73,11 @@ static void mrope_sections_do_not_matter(void **state) {
 
 static void refuses_what_it_does_not_have(void **state) {
     (void)state;
-    refused(CONFIG_QWEN3(", \"attention_bias\": true"), MF_E_UNSUPPORTED, "attention_bias");
     refused(CONFIG_QWEN3(", \"use_sliding_window\": true"), MF_E_UNSUPPORTED, "use_sliding_window");
     refused(CONFIG_QWEN3(", \"hidden_act\": \"gelu\""), MF_E_UNSUPPORTED, "gelu");
     refused(CONFIG_QWEN3_5(", \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", "
                            "\"full_attention\"]"),
             MF_E_UNSUPPORTED, "layer_types[1] is \"sliding_attention\"");
-    refused(CONFIG_GLM(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0}"), MF_E_UNSUPPORTED, "yarn");
     refused(CONFIG_MINIMAX(", \"n_group\": 2, \"topk_group\": 1"), MF_E_UNSUPPORTED, "n_group");
     refused("{\"model_type\": \"llama\"}", MF_E_UNSUPPORTED, "gpt_oss");
 }
@@ -111,10 +113,18 @@ static void witnesses(void **state) {
     "\"n_routed_experts\": 6, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, \"n_shared_experts\": 1, "    \
     "\"intermediate_size\": 48, "
 
+#define CONFIG_FAR                                                                                                     \
+    "{\"model_type\": \"deepseek_v4\", \"num_hidden_layers\": 3, \"hidden_size\": 64, \"vocab_size\": 96, "            \
+    "\"max_position_embeddings\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 1, \"head_dim\": 32, "      \
+    "\"qk_rope_head_dim\": 8, \"eos_token_id\": 1, \"q_lora_rank\": 32, \"o_groups\": 2, \"o_lora_rank\": 32, "        \
+    "\"n_routed_experts\": 6, \"n_shared_experts\": 1, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, "    \
+    "\"sliding_window\": 4, \"compress_ratios\": [0, 8, 4, 0], \"num_hash_layers\": 1, \"hc_mult\": 2, "               \
+    "\"hc_sinkhorn_iters\": 3, \"index_n_heads\": 2, \"index_head_dim\": 32, \"index_topk\": 1}"
+
 /* A family's config, and how its published tensors are spelt where the graphs say something else. */
 typedef struct spelt {
     const char *family, *config;
-    const char *names[7][2];
+    const char *names[10][2];
     const char *ops; /* in the mix graph of the last layer: these labels, in this order */
 } spelt;
 
@@ -200,6 +210,56 @@ static const spelt SPELT[] = {
       {"self_attn.indexer.q_", "self_attn.index_q_"},
       {"self_attn.indexer.k_", "self_attn.index_k_"}},
      "q_norm k_norm q_rope k_rope index_k_norm index_k_rope kv_append index_q_norm index_q_rope index attention"},
+    {"glm_moe_dsa",
+     "{\"model_type\": \"glm_moe_dsa\", " CONFIG_LATENT
+     "\"index_n_heads\": 2, \"index_head_dim\": 16, \"index_topk\": 5, \"index_topk_pattern\": \"FFS\", "
+     "\"first_k_dense_replace\": 1, \"indexer_rope_interleave\": true}",
+     {{"mlp.shared_expert.", "mlp.shared_experts."}},
+     "q_rope k_rope kv_append mla_attention o_proj router"},
+    {"mimo_v2_flash",
+     "{\"model_type\": \"mimo_v2_flash\", " CONFIG_ATTENTION
+     "\"v_head_dim\": 8, \"attention_value_scale\": 0.707, \"n_routed_experts\": 6, \"num_experts_per_tok\": 3, "
+     "\"moe_intermediate_size\": 32, \"intermediate_size\": 48, \"hybrid_layer_pattern\": [0, 1, 1], "
+     "\"sliding_window\": 8, \"swa_num_key_value_heads\": 4, \"partial_rotary_factor\": 0.5, "
+     "\"moe_layer_freq\": [0, 1, 1], \"layernorm_epsilon\": 1e-05}",
+     {{"self_attn.sinks", "self_attn.attention_sink_bias"}},
+     "v_scale q_rope k_rope kv_append attention o_proj router"},
+    {"gemma4",
+     "{\"model_type\": \"gemma4\", \"text_config\": {" CONFIG_ATTENTION
+     "\"num_experts\": 6, \"top_k_experts\": 3, \"moe_intermediate_size\": 32, \"intermediate_size\": 48, "
+     "\"enable_moe_block\": true, \"attention_k_eq_v\": true, \"global_head_dim\": 32, "
+     "\"num_global_key_value_heads\": 1, \"sliding_window\": 8, \"layer_types\": [\"sliding_attention\", "
+     "\"sliding_attention\", \"full_attention\"], \"final_logit_softcapping\": 30.0, \"rope_parameters\": "
+     "{\"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 1000000.0, \"partial_rotary_factor\": "
+     "0.25}, \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}}}",
+     {{"mlp.gate.weight", "router.proj.weight"}, {"model.", "model.language_model."}},
+     "q_proj k_proj v_norm q_norm k_norm q_rope k_rope attention o_proj attn_norm router router_scale"},
+    {"lfm2_moe",
+     "{\"model_type\": \"lfm2_moe\", " CONFIG_ATTENTION
+     "\"num_experts\": 6, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, \"intermediate_size\": 48, "
+     "\"num_dense_layers\": 1, \"norm_eps\": 1e-05, \"layer_types\": [\"conv\", \"full_attention\", \"conv\"]}",
+     {{"input_layernorm.", "operator_norm."},
+      {"post_attention_layernorm.", "ffn_norm."},
+      {"model.norm.", "model.embedding_norm."},
+      {"self_attn.o_proj.", "self_attn.out_proj."},
+      {"self_attn.q_norm.", "self_attn.q_layernorm."},
+      {"mlp.gate.e_score_correction_bias", "feed_forward.expert_bias"},
+      {"mlp.gate.weight", "feed_forward.gate.weight"},
+      {"mlp.gate_proj.", "feed_forward.w1."},
+      {"mlp.up_proj.", "feed_forward.w3."},
+      {"mlp.down_proj.", "feed_forward.w2."}},
+     "in_proj glu conv glu out_proj router"},
+    {"deepseek_v4",
+     CONFIG_FAR,
+     {{"mlp.gate.e_score_correction_bias", "ffn.gate.bias"},
+      {"mlp.gate.", "ffn.gate."},
+      {"mlp.shared_expert.gate_proj.", "ffn.shared_experts.w1."},
+      {"mlp.shared_expert.up_proj.", "ffn.shared_experts.w3."},
+      {"mlp.shared_expert.down_proj.", "ffn.shared_experts.w2."},
+      {"model.embed_tokens.", "embed."},
+      {"lm_head.", "head."},
+      {"model.", ""}},
+     "wq_a q_latent_norm wq_b q_norm q_rope wkv kv_norm kv_rope kv_append compress index far_attention o_rope wo_b"},
 };
 
 static void assert_ops(const spelt *f, const mf__blueprint *bp) {
@@ -224,7 +284,7 @@ static void published_names(void **state) {
         assert_ops(f, &m.bp);
         snprintf(name, sizeof name, "%s-ours", f->family);
         float *ours = checkpoint_logits(maker_write(&m, *state, name), NULL);
-        for (int k = 0; k < 7 && f->names[k][0]; k++) maker_rename(&m, f->names[k][0], f->names[k][1]);
+        for (int k = 0; k < 10 && f->names[k][0]; k++) maker_rename(&m, f->names[k][0], f->names[k][1]);
         snprintf(name, sizeof name, "%s-theirs", f->family);
         float *theirs = checkpoint_logits(maker_write(&m, *state, name), NULL);
         assert_same_logits(ours, theirs, 96);
@@ -232,6 +292,76 @@ static void published_names(void **state) {
         free(theirs);
         maker_free(&m);
     }
+}
+
+/* DeepSeek-V4 as published: FP8 in blocks, experts of FP4 in bytes, both with powers of two as scales. */
+static const float FP4[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+
+static uint8_t code_of(float x, bool four) {
+    for (int i = 0; i < (four ? 16 : 255); i++) {
+        float v = four ? (i & 8 ? -FP4[i & 7] : FP4[i & 7]) : mf__f8_e4m3_to_f32((uint8_t)i);
+        if (v == x) return (uint8_t)i;
+    }
+    fail_msg("%g has no code", (double)x);
+    return 0;
+}
+
+static void store_published(maker *m, maker_tensor *t, bool four) {
+    int64_t rows = t->dims[0], cols = t->dims[1], n = rows * cols;
+    uint8_t *bytes = mf__arena_array(&m->arena, (size_t)n, 1);
+    int64_t dims[2] = {four ? rows : (rows + 127) / 128, four ? cols / 32 : (cols + 127) / 128};
+    char name[200];
+    assert_non_null(bytes);
+    for (int64_t i = 0; i < n; i++) {
+        uint8_t code = code_of(t->values[i] * 64, four);
+        if (four)
+            bytes[i / 2] |= (uint8_t)(code << (i % 2 ? 4 : 0));
+        else
+            bytes[i] = code;
+    }
+    t->type = four ? MF_TYPE_I8 : MF_TYPE_F8_E4M3;
+    t->bytes = bytes;
+    if (four) t->dims[1] = cols / 2;
+    snprintf(name, sizeof name, "%.*sscale", (int)(strlen(t->name) - strlen("weight")), t->name);
+    maker_tensor *s = maker_add(m, name, 2, dims);
+    s->type = MF_TYPE_U8;
+    uint8_t *scales = mf__arena_array(&m->arena, (size_t)(dims[0] * dims[1]), 1);
+    assert_non_null(scales);
+    memset(scales, 127 - 6, (size_t)(dims[0] * dims[1]));
+    s->bytes = scales;
+}
+
+static void published_storage(void **state) {
+    maker m;
+    maker_init(&m, CONFIG_FAR);
+    for (int i = 0; i < m.n; i++)
+        for (int64_t k = 0; strstr(m.tensors[i].name, ".experts.") && k < maker_count(&m.tensors[i]); k++)
+            m.tensors[i].values[k] = FP4[maker_random(&m) % 8] * (maker_random(&m) % 2 ? 1.0f : -1.0f) / 64;
+    float *plain = checkpoint_logits(maker_write(&m, *state, "plain"), NULL);
+    for (int i = 0, n = m.n; i < n; i++) {
+        maker_tensor *t = &m.tensors[i];
+        bool expert = strstr(t->name, ".experts.") != NULL, product = strstr(t->name, ".attn.w") && t->n_dims == 2;
+        if (expert || product || strstr(t->name, "shared_expert.")) store_published(&m, t, expert);
+    }
+    float *stored = checkpoint_logits(maker_write(&m, *state, "stored"), NULL);
+    assert_same_logits(plain, stored, 96);
+    mf__type type;
+    assert_true(mf__type_parse("F8_E8M0", &type) && type == MF_TYPE_U8);
+    free(plain);
+    free(stored);
+    maker_free(&m);
+}
+
+/* A bias that the graphs know nothing of is not left out. */
+static void unknown_bias(void **state) {
+    maker m;
+    maker_init(&m, CONFIG_QWEN3(""));
+    maker_add(&m, "model.layers.1.self_attn.o_proj.bias", 1, (int64_t[]){64});
+    assert_convert_fails(maker_write(&m, *state, "biased"), MF_E_UNSUPPORTED, "o_proj.bias is in the checkpoint");
+    maker_free(&m);
+    maker_init(&m, CONFIG_QWEN3(", \"attention_bias\": true"));
+    free(checkpoint_logits(maker_write(&m, *state, "said"), NULL));
+    maker_free(&m);
 }
 
 /* What a config switches, seen in the numbers that graphs are built from. */
@@ -272,6 +402,52 @@ static void numbers_of_the_new(void **state) {
     assert_true(c.sliding.n_kv_heads == 4 && c.attn.n_kv_heads == 2 && c.sliding.window == 8 && c.attn.v_dim == 8);
     assert_true(c.rope.theta == 5e6 && c.sliding_rope.theta == 1e4 && c.has.sinks == 1u << MF_MIX_SLIDING);
     assert_true(c.dense[0] && !c.dense[1] && c.mixer[0] == MF_MIX_FULL && c.mixer[1] == MF_MIX_SLIDING);
+}
+
+/* Every key that changes the mathematics is used or refused. */
+static void flags_of_the_new(void **state) {
+    (void)state;
+#define MIXTRAL(extra)                                                                                                 \
+    "{\"model_type\": \"mixtral\", " CONFIG_ATTENTION                                                                  \
+    "\"num_local_experts\": 6, \"num_experts_per_tok\": 2, \"intermediate_size\": 32" extra "}"
+#define LATENT(type, extra) "{\"model_type\": \"" type "\", " CONFIG_LATENT "\"routed_scaling_factor\": 2.0" extra "}"
+    float plain[8], slow[8];
+    mf__config c = parsed(MIXTRAL(""));
+    mf__rope_frequencies(&c.rope, 16, plain);
+    c = parsed(MIXTRAL(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4.0}"));
+    mf__rope_frequencies(&c.rope, 16, slow);
+    for (int i = 0; i < 8; i++) assert_true(plain[i] == slow[i] * 4);
+    assert_true(c.has.rope_slow && !c.has.yarn);
+    c = parsed(MIXTRAL(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, "
+                       "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 64}"));
+    mf__rope_frequencies(&c.rope, 16, slow);
+    assert_true(plain[0] == slow[0] && plain[7] == slow[7] * 8 && plain[1] > slow[1] && plain[1] < slow[1] * 8);
+    c = parsed(MIXTRAL(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0}, \"sliding_window\": 7"));
+    assert_true(c.has.yarn && c.mixer[0] == MF_MIX_SLIDING && c.attn.window == 7);
+    refused(MIXTRAL(", \"rope_scaling\": {\"type\": \"longrope\"}"), MF_E_UNSUPPORTED, "longrope");
+    refused(MIXTRAL(", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5.0}}"), MF_E_UNSUPPORTED,
+            "kinds of layers");
+    refused(MIXTRAL(", \"attention_bias\": true"), MF_E_UNSUPPORTED, "attention_bias");
+    refused(MIXTRAL(", \"mlp_bias\": true"), MF_E_UNSUPPORTED, "mlp_bias");
+    refused(MIXTRAL(", \"layer_types\": [\"full_attention\", \"sliding_attention\"]"), MF_E_UNSUPPORTED,
+            "layer_types[1]");
+    refused(MIXTRAL(", \"per_layer_config\": {\"1\": {\"head_dim\": 8}}"), MF_E_UNSUPPORTED, "per_layer_config");
+    c = parsed(LATENT("mistral4", ", \"scoring_func\": \"softmax\", \"attention_bias\": true"));
+    assert_true(c.has.bias_qkv && c.has.bias_o);
+    refused(LATENT("glm4_moe_lite", ", \"scoring_func\": \"softmax\""), MF_E_UNSUPPORTED, "scoring_func");
+    refused(LATENT("glm4_moe_lite", ", \"moe_layer_freq\": 2"), MF_E_UNSUPPORTED, "moe_layer_freq");
+    c = parsed("{\"model_type\": \"qwen2_moe\", " CONFIG_ATTENTION
+               "\"num_experts\": 6, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, "
+               "\"shared_expert_intermediate_size\": 48, \"use_sliding_window\": true, \"max_window_layers\": 1, "
+               "\"sliding_window\": 9, \"norm_topk_prob\": true}");
+    assert_true(c.mixer[0] == MF_MIX_FULL && c.mixer[1] == MF_MIX_SLIDING && c.attn.window == 9 && c.moe.renorm);
+    c = parsed(SPELT[12].config); /* mimo_v2_flash */
+    assert_true(c.eps == 1e-5f);
+    c = parsed(SPELT[15].config); /* deepseek_v4 */
+    assert_true(c.far.heavy_step == 8 && c.far.step == 4 && c.mixer[1] == MF_MIX_HEAVY && c.hashed[0] && !c.hashed[1]);
+    mf_error err;
+    c = parsed(SPELT[6].config); /* hunyuan_v1_moe: its base is made larger already */
+    assert_int_equal(mf__config_stretch(&c, 2, &err), MF_E_UNSUPPORTED);
 }
 
 /* ---- fewer experts per token ------------------------------------------------------------------------------------ */
@@ -333,6 +509,117 @@ static void fewer_experts(void **state) {
     maker_free(&m);
 }
 
+/* ---- configs with strange numbers -------------------------------------------------------------------------------- */
+
+/* The numbers of a config, counted in its order: number `at` becomes value. False: there are not so many. */
+static bool replace_number(json_t *in, int *at, double value) {
+    const char *key;
+    json_t *v;
+    void *next;
+    size_t i;
+    json_object_foreach_safe(in, next, key, v) {
+        if (json_is_number(v) && (*at)-- == 0)
+            return json_object_set_new(in, key,
+                                       value == floor(value) ? json_integer((json_int_t)value) : json_real(value)) == 0;
+        if (replace_number(v, at, value)) return true;
+    }
+    json_array_foreach(in, i, v) {
+        if (json_is_number(v) && (*at)-- == 0) return json_array_set_new(in, i, json_integer((json_int_t)value)) == 0;
+        if (replace_number(v, at, value)) return true;
+    }
+    return false;
+}
+
+/* Whether it is small enough to be run here. */
+static bool is_small(const mf__config *c) {
+    return c->n_layers <= 8 && c->n_hidden <= 256 && c->n_vocab <= 256 && c->moe.n_experts <= 16 &&
+           c->moe.n_inner <= 256 && c->moe.n_shared_inner <= 512 && c->n_dense_inner <= 512 && c->attn.n_heads <= 64 &&
+           c->attn.head_dim <= 256 && c->index.n_heads <= 16 && c->index.dim <= 256 && c->hc.n <= 8 &&
+           c->mla.n_q_rank <= 256 && c->mla.n_latent <= 256 && c->mla.v_dim <= 256 && c->mla.n_nope <= 256;
+}
+
+/* What is accepted can be run, in chunks of any size, on both backends. */
+static void run_both(const char *text, const char *root, int n) {
+    static const char *const backends[] = {"ref", "cpu"};
+    static const size_t chunks[] = {MAKER_TOKENS, 4};
+    maker m;
+    mf__convert_options keep;
+    mf_error err = {0};
+    char name[32], native[512];
+    float logits[2][256];
+    maker_init(&m, text);
+    snprintf(name, sizeof name, "strange%d", n);
+    const char *dir = maker_write(&m, root, name);
+    snprintf(native, sizeof native, "%s.native", dir);
+    mf__convert_options_init(&keep);
+    if (mf__convert(dir, native, &keep, &err)) fail_msg("%s\n%s", text, err.text);
+    for (int b = 0; b < 2; b++) {
+        mf_model_options opt;
+        mf_model *model;
+        mf_session *s;
+        mf_model_options_init(&opt);
+        opt.backend = backends[b], opt.n_threads = 1, opt.exact = true;
+        if (mf_model_open(native, &opt, &model, &err)) { /* told by the whole alone: all layers may be dense */
+            if (b || !strstr(err.text, "not supported")) fail_msg("%s\n%s", text, err.text);
+            break;
+        }
+        if (mf_session_create(model, NULL, &s, &err)) fail_msg("%s\n%s", text, err.text);
+        size_t vocab = (size_t)mf_model_info_get(model)->n_vocab, most = MAKER_TOKENS;
+        if ((size_t)mf_model_info_get(model)->n_ctx < most) most = (size_t)mf_model_info_get(model)->n_ctx;
+        for (size_t at = 0, k; at < most; at += k) {
+            int32_t tokens[MAKER_TOKENS];
+            k = most - at < chunks[b] ? most - at : chunks[b];
+            for (size_t i = 0; i < k; i++) tokens[i] = (int32_t)((at + i) * 37 + 11) % (int32_t)vocab;
+            if (mf_eval_prompt(s, tokens, k, (int64_t)at, logits[b], vocab, &err)) fail_msg("%s\n%s", text, err.text);
+        }
+        mf_session_free(s);
+        mf_model_close(model);
+        float most_off = 0, largest = 0;
+        for (size_t i = 0; b && i < vocab; i++) {
+            largest = fmaxf(largest, fabsf(logits[0][i]));
+            most_off = fmaxf(most_off, fabsf(logits[0][i] - logits[1][i]));
+            if (isfinite(logits[0][i]) != isfinite(logits[1][i])) most_off = INFINITY;
+        }
+        if (most_off > 1e-3f * largest) print_message("%s\n  differ by %g of %g\n", text, most_off, largest);
+    }
+    maker_free(&m);
+}
+
+/* Each number of each family's config replaced: by an error that is said, or by a model that runs. */
+static void strange_numbers(void **state) {
+    static const double VALUES[] = {0, 1, 2, 3, 5, 7, 24, 100, -1, -7, 0.5, 65537, 1 << 20, 2147483648.0, 9e15};
+    int n_ok = 0, n_refused = 0, n_run = 0;
+    for (size_t f = 0; f < MF__COUNT(SPELT); f++)
+        for (int at = 0;; at++) {
+            bool there = false;
+            for (size_t v = 0; v < MF__COUNT(VALUES); v++) {
+                if (!strange_all && there && (f + (size_t)at + v) % 4) continue; /* a quarter of them, evenly */
+                json_t *json = json_loads(SPELT[f].config, 0, NULL);
+                int left = at;
+                there = replace_number(json, &left, VALUES[v]);
+                char *text = json_dumps(json, 0);
+                mf__config c;
+                mf__blueprint bp;
+                mf_error err = {0};
+                mf_status st = there ? parse(text, &c, &err) : MF_E_FORMAT;
+                bool build = st == MF_OK && (strange_all || ++n_ok % 17 == 0); /* graphs take their time */
+                if (build && (st = mf__blueprint_build(&c, &bp, &err)) == MF_OK) {
+                    if (is_small(&c) && (strange_all || n_ok % 51 == 0)) run_both(text, *state, n_run++);
+                    mf__blueprint_free(&bp);
+                } else if (there && st != MF_OK) {
+                    n_refused++;
+                    if (strlen(err.text) < 20 || st == MF_E_INTERNAL) fail_msg("%s\n%d: %s", text, st, err.text);
+                }
+                free(text);
+                json_decref(json);
+            }
+            if (!there) break;
+        }
+    if (strange_all) print_message("%d run, %d refused\n", n_run, n_refused);
+    assert_true(strange_all || (n_ok > 150 && n_run > 2));
+    assert_true(n_refused > 200);
+}
+
 /* ---- the documentation ------------------------------------------------------------------------------------------ */
 
 static const char *docs_path;
@@ -361,14 +648,19 @@ static void documented(void **state) {
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     docs_path = argv[1];
+    strange_all = argc > 2;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(optional_parts),
         cmocka_unit_test(mrope_sections_do_not_matter),
         cmocka_unit_test(refuses_what_it_does_not_have),
         SCRATCH_TEST(witnesses),
         SCRATCH_TEST(published_names),
+        SCRATCH_TEST(published_storage),
+        SCRATCH_TEST(unknown_bias),
+        cmocka_unit_test(flags_of_the_new),
         cmocka_unit_test(numbers_of_the_new),
         SCRATCH_TEST(fewer_experts),
+        SCRATCH_TEST(strange_numbers),
         cmocka_unit_test(documented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,8 @@
 
 #include "base/hash.h"
 #include "quant/affine.h"
+#include "quant/dense.h"
+#include "quant/feedback.h"
 #include "quant/fit.h"
 #include "quant/gguf_types.h"
 #include "quant/half.h"
@@ -526,6 +528,166 @@ static void fitting_of_odd_groups(void **state) {
     }
 }
 
+/* ---- with a calibration ---- */
+
+static double weighted_error(const float *x, const float *w, const mf__tensor *form, const encoded *e) {
+    float y[MAX_COLS];
+    double error = 0;
+    mf__affine_decode_row(e->codes, e->scales, e->biases, form->scale_type, MAX_COLS, form->bits, form->group, y);
+    for (int i = 0; i < MAX_COLS; i++) error += w[i] * (double)(x[i] - y[i]) * (x[i] - y[i]);
+    return error;
+}
+
+/* Never a larger weighted error than without weights, clearly a smaller one in sum at few bits, and the same bytes on
+ * every instruction set. Weights that are all alike, or all zero, do no harm. */
+static void weights_count(void **state) {
+    (void)state;
+    uint32_t seed = 9;
+    EACH(b, all_bits) EACH(g, all_groups) EACH(s, all_scales) {
+        mf__tensor form = {
+            .n_cols = MAX_COLS, .bits = all_bits[b], .group = all_groups[g], .scale_type = all_scales[s]};
+        double without = 0, with = 0;
+        for (int round = 0; round < 20; round++) {
+            float x[MAX_COLS], w[MAX_COLS];
+            encoded plain, weighted, again;
+            memset(&weighted, 0, sizeof weighted);
+            for (int i = 0; i < MAX_COLS; i++) {
+                x[i] = random_float(&seed) + random_float(&seed) + random_float(&seed);
+                w[i] = random_float(&seed);
+                w[i] = round == 18 ? 1 : round == 19 ? 0 : i % 7 ? w[i] * w[i] : 9 * w[i] * w[i];
+            }
+            encode_with(1, x, form.bits, form.group, form.scale_type, &plain);
+            mf__affine_fit_weighted_row(x, w, &form, 1, weighted.codes, weighted.scales, weighted.biases);
+            for (int level = 2; level <= mf__affine_fit_levels(); level++) {
+                memset(&again, 0, sizeof again);
+                mf__affine_fit_weighted_row(x, w, &form, level, again.codes, again.scales, again.biases);
+                assert_memory_equal(&weighted, &again, sizeof again);
+            }
+            double one = weighted_error(x, w, &form, &plain), two = weighted_error(x, w, &form, &weighted);
+            assert_true(two <= one * (1 + 1e-5));
+            without += one;
+            with += two;
+        }
+        if (form.bits <= 3) assert_true(with < 0.95 * without);
+    }
+}
+
+enum { DENSE = 160, INPUTS = 600 };
+
+/* Inputs whose columns go together, as those of models do, and the mean of their products. */
+static void correlated(float *x, float *h, uint32_t *seed, mf__pool *pool) {
+    for (int i = 0; i < INPUTS; i++) {
+        float common = random_float(seed) * 3;
+        for (int k = 0; k < DENSE; k++)
+            x[i * DENSE + k] = common + random_float(seed) + (k ? 0.7f * x[i * DENSE + k - 1] : 0);
+    }
+    memset(h, 0, DENSE * DENSE * sizeof *h);
+    mf__product p = {.m = DENSE,
+                     .n = DENSE,
+                     .k = INPUTS,
+                     .a = x,
+                     .a_i = 1,
+                     .a_k = DENSE,
+                     .b = x,
+                     .b_k = DENSE,
+                     .c = h,
+                     .c_i = DENSE};
+    mf__product_run(&p, pool);
+}
+
+/* Products against their formula; the factor multiplied out; both with the same bits for any number of threads. */
+static void products_and_factors(void **state) {
+    (void)state;
+    static float x[INPUTS * DENSE], h[DENSE * DENSE], first[DENSE * DENSE], m[DENSE * DENSE], scratch[64 * DENSE];
+    for (int threads = 1; threads <= 3; threads++) {
+        uint32_t seed = 3;
+        mf__pool *pool;
+        assert_int_equal(mf__pool_create(threads, &pool, NULL), MF_OK);
+        correlated(x, h, &seed, pool);
+        for (int i = 0; i < DENSE; i += 13)
+            for (int j = 0; j < DENSE; j++) {
+                double sum = 0;
+                for (int k = 0; k < INPUTS; k++) sum += (double)x[k * DENSE + i] * x[k * DENSE + j];
+                assert_true(fabs(sum - h[i * DENSE + j]) < 1e-4 * h[0] * DENSE);
+            }
+        memcpy(m, h, sizeof m);
+        assert_true(mf__factor_upper(m, DENSE, scratch, pool));
+        for (int i = 0; i < DENSE; i++)
+            for (int j = i; j < DENSE; j++) {
+                double sum = 0;
+                for (int k = j; k < DENSE; k++) sum += (double)m[i * DENSE + k] * m[j * DENSE + k];
+                assert_true(fabs(sum - h[i * DENSE + j]) < 1e-3 * h[i * DENSE + i] + 1e-3 * h[j * DENSE + j]);
+            }
+        float row[DENSE];
+        for (int i = 0; i < DENSE; i++) row[i] = h[5 * DENSE + i] + 2 * h[77 * DENSE + i];
+        mf__factor_solve(m, DENSE, row, 1, pool);
+        for (int i = 0; i < DENSE; i++) assert_true(fabsf(row[i] - (i == 5 ? 1 : i == 77 ? 2 : 0)) < 0.02f);
+        for (int i = 1; i < DENSE; i++)
+            for (int j = 0; j < i; j++) m[i * DENSE + j] = 0; /* below the diagonal there is anything */
+        if (threads == 1) memcpy(first, m, sizeof m);
+        assert_memory_equal(first, m, sizeof m);
+        memset(h, 0, sizeof h);
+        assert_false(mf__factor_upper(h, DENSE, scratch, pool));
+        mf__pool_free(pool);
+    }
+}
+
+/* (w - v) h (w - v)^T */
+static double product_error(const float *w, const float *h, const mf__tensor *form, const encoded *e) {
+    float v[DENSE];
+    double error = 0;
+    mf__affine_decode_row(e->codes, e->scales, e->biases, form->scale_type, DENSE, form->bits, form->group, v);
+    for (int i = 0; i < DENSE; i++)
+        for (int j = 0; j < DENSE; j++) error += (double)(w[i] - v[i]) * h[i * DENSE + j] * (w[j] - v[j]);
+    return error;
+}
+
+/* Errors of products are a fraction of what nearest codes make; a row's bytes do not depend on the rows beside it. */
+static void errors_are_fed_back(void **state) {
+    (void)state;
+    static float x[INPUTS * DENSE], h[DENSE * DENSE], m[DENSE * DENSE], apart[DENSE * DENSE], scratch[64 * DENSE];
+    static float w[MF_FEEDBACK_ROWS][DENSE], *strip;
+    static encoded out[MF_FEEDBACK_ROWS], alone, plain, within;
+    const float *rows[MF_FEEDBACK_ROWS];
+    uint32_t seed = 21;
+    correlated(x, h, &seed, NULL);
+    memcpy(m, h, sizeof m);
+    assert_true(mf__factor_upper(m, DENSE, scratch, NULL));
+    for (int i = 0; i < DENSE; i++) /* groups that know nothing of each other */
+        for (int j = 0; j < DENSE; j++) apart[i * DENSE + j] = i / 32 == j / 32 ? m[i * DENSE + j] : 0;
+    mf__feedback f = {.n_cols = DENSE, .factor = m}, f_apart = {.n_cols = DENSE, .factor = apart};
+    strip = malloc((size_t)mf__feedback_scratch(DENSE) * sizeof *strip);
+    EACH(b, all_bits) EACH(s, all_scales) {
+        mf__tensor form = {.n_cols = DENSE, .bits = all_bits[b], .group = 32, .scale_type = all_scales[s]};
+        double nearest = 0, fed = 0, in_groups = 0;
+        for (int r = 0; r < MF_FEEDBACK_ROWS; r++) {
+            rows[r] = w[r];
+            for (int i = 0; i < DENSE; i++) w[r][i] = r == 3 ? 0.25f : random_float(&seed) + random_float(&seed);
+        }
+        memset(out, 0, sizeof out);
+        mf__feedback_out to = {out[0].codes, out[0].scales, out[0].biases, sizeof *out, sizeof *out};
+        mf__feedback_encode(&f, &form, rows, MF_FEEDBACK_ROWS, &to, strip);
+        for (int r = 0; r < MF_FEEDBACK_ROWS; r++) {
+            mf__feedback_out one = {alone.codes, alone.scales, alone.biases, sizeof alone, sizeof alone};
+            memset(&alone, 0, sizeof alone);
+            memset(&plain, 0, sizeof plain);
+            memset(&within, 0, sizeof within);
+            mf__feedback_encode(&f, &form, &rows[r], 1, &one, strip);
+            assert_memory_equal(&alone, &out[r], sizeof alone);
+            mf__affine_fit_row(w[r], DENSE, form.bits, form.group, form.scale_type, 1, plain.codes, plain.scales,
+                               plain.biases);
+            one = (mf__feedback_out){within.codes, within.scales, within.biases, sizeof within, sizeof within};
+            mf__feedback_encode(&f_apart, &form, &rows[r], 1, &one, strip);
+            nearest += product_error(w[r], h, &form, &plain);
+            in_groups += product_error(w[r], h, &form, &within);
+            fed += product_error(w[r], h, &form, &out[r]);
+        }
+        if (!(fed < 0.5 * nearest)) fail_msg("%d bits: %g of the error", form.bits, fed / nearest);
+        if (!(fed < 0.9 * in_groups)) fail_msg("%d bits: %g of what groups do alone", form.bits, fed / in_groups);
+    }
+    free(strip);
+}
+
 static void allowed_values(void **state) {
     (void)state;
     for (int v = -1; v < 300; v++) {
@@ -568,21 +730,15 @@ static void the_version_stands_for_these_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(foreign_groups),
-        cmocka_unit_test(bit_order),
-        cmocka_unit_test(decode_everything),
-        cmocka_unit_test(decode_rounds_twice),
-        cmocka_unit_test(encode_everything),
-        cmocka_unit_test(encode_is_near),
-        cmocka_unit_test(encode_ties_to_even),
-        cmocka_unit_test(encode_symmetric),
-        cmocka_unit_test(encode_degenerate),
-        cmocka_unit_test(fitting_is_better),
-        cmocka_unit_test(fitting_of_odd_groups),
-        cmocka_unit_test(allowed_values),
-        cmocka_unit_test(encode_as_plainly),
-        cmocka_unit_test(errors_add_up),
-        cmocka_unit_test(the_version_stands_for_these_bytes),
+        cmocka_unit_test(foreign_groups),        cmocka_unit_test(bit_order),
+        cmocka_unit_test(decode_everything),     cmocka_unit_test(decode_rounds_twice),
+        cmocka_unit_test(encode_everything),     cmocka_unit_test(encode_is_near),
+        cmocka_unit_test(encode_ties_to_even),   cmocka_unit_test(encode_symmetric),
+        cmocka_unit_test(encode_degenerate),     cmocka_unit_test(fitting_is_better),
+        cmocka_unit_test(fitting_of_odd_groups), cmocka_unit_test(weights_count),
+        cmocka_unit_test(products_and_factors),  cmocka_unit_test(errors_are_fed_back),
+        cmocka_unit_test(allowed_values),        cmocka_unit_test(encode_as_plainly),
+        cmocka_unit_test(errors_add_up),         cmocka_unit_test(the_version_stands_for_these_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

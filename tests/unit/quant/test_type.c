@@ -32,7 +32,7 @@ static void names(void **state) {
         assert_int_equal(mf__type_is_float(type), type == MF_TYPE_F32 || type == MF_TYPE_F16 || type == MF_TYPE_BF16);
     }
     mf__type untouched = MF_TYPE_I8;
-    static const char *const unknown[] = {"", "AFFINE", "MXFP4", "F8_BLOCK", "f32", "F32 ", "F8_E8M0", "COUNT"};
+    static const char *const unknown[] = {"", "AFFINE", "MXFP4", "F8_BLOCK", "f32", "F32 ", "COUNT"};
     for (size_t i = 0; i < MF__COUNT(unknown); i++) assert_false(mf__type_parse(unknown[i], &untouched));
     assert_int_equal(untouched, MF_TYPE_I8);
     assert_string_equal(mf__type_name((mf__type)1000), "?");

@@ -50,7 +50,8 @@ static bool opens_reasoning(const mf__chat *chat, const json_t *request) {
 }
 
 static void answer(const json_t *request) {
-    static const char *const names[] = {"plain", "tags", "deepseek", "kimi", "minimax", "dsml", "harmony"};
+    static const char *const names[] = {"plain",   "tags", "deepseek", "kimi",    "minimax", "dsml",
+                                        "harmony", "hy3",  "minimax3", "mistral", "gemma"};
     mf__chat chat;
     mf_error err;
     mf_answer *a;
@@ -61,6 +62,7 @@ static void answer(const json_t *request) {
         exit(1);
     }
     mf__answer_setup setup = {.notation = chat.notation,
+                              .wrap = chat.wrap,
                               .in_reasoning = opens_reasoning(&chat, request),
                               .tools = json_object_get(request, "tools"),
                               .fn = take,

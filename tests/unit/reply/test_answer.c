@@ -397,7 +397,8 @@ static void test_pieces(void **state) {
 
 /* Some answers of another project's tests: {"notation", "in_reasoning", "tools", "text"} and what they are made of. */
 static void check_sample(const json_t *line) {
-    static const char *const names[] = {"plain", "tags", "deepseek", "kimi", "minimax", "dsml", "harmony"};
+    static const char *const names[] = {"plain",   "tags", "deepseek", "kimi",    "minimax", "dsml",
+                                        "harmony", "hy3",  "minimax3", "mistral", "gemma"};
     const char *notation = json_string_value(json_object_get(line, "notation"));
     const char *content = json_string_value(json_object_get(line, "content"));
     const char *reasoning = json_string_value(json_object_get(line, "reasoning"));
@@ -433,6 +434,73 @@ static void test_samples(void **state) {
     fclose(f);
 }
 
+/* ---- models that came later ---- */
+
+static void test_hy3(void **state) {
+    (void)state;
+    expect(
+        (mf__answer_setup){.notation = MF__NOTATION_HY3, .in_reasoning = true},
+        "Look.</think:opensource>One moment.<tool_calls:opensource>\n<tool_call:opensource>get<tool_sep:opensource>\n"
+        "<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Oslo "
+        "</arg_value></arg_value:opensource>\n"
+        "<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>3</arg_value:opensource>\n"
+        "</tool_call:opensource>\n<tool_call:opensource>ping<tool_sep:opensource>\n</tool_call:opensource>\n"
+        "</tool_calls:opensource>",
+        "R[Look.]T[One moment.]C[0 get {\"city\": \"Oslo </arg_value>\", \"n\": 3}]C[1 ping {}]");
+    expect(WITH(MF__NOTATION_HY3), "<think:opensource></think:opensource>Hi", "T[Hi]");
+    expect(WITH(MF__NOTATION_HY3), "<tool_calls:opensource>no</tool_calls:opensource>",
+           "T[<tool_calls:opensource>no</tool_calls:opensource>]");
+}
+
+#define NS "]<]minimax[>["
+
+static void test_minimax3(void **state) {
+    (void)state;
+    expect(WITH(MF__NOTATION_MINIMAX3),
+           "<mm:think>Hm</mm:think>Ok" NS "<tool_call>\n" NS "<invoke name=\"f\">" NS "<a>1 < 2" NS "</a>" NS "<b>" NS
+           "<item>1" NS "</item>" NS "<item>" NS "<x>y" NS "</x>" NS "</item>" NS "</b>" NS "<c>" NS "<a>true" NS
+           "</a>" NS "</c>" NS "</invoke>\n" NS "<invoke name=\"ping\">" NS "</invoke>\n" NS "</tool_call>",
+           "R[Hm]T[Ok]C[0 f {\"a\": \"1 < 2\", \"b\": [1, {\"x\": \"y\"}], \"c\": {\"a\": true}}]C[1 ping {}]");
+    expect(WITH(MF__NOTATION_MINIMAX3), "</mm:think>Hi </mm:think>", "T[Hi </mm:think>]");
+    expect(WITH(MF__NOTATION_MINIMAX3), NS "<tool_call>" NS "<invoke name=\"f\">" NS "<a>1" NS "</b>" NS "</tool_call>",
+           "T[" NS "<tool_call>" NS "<invoke name=\"f\">" NS "<a>1" NS "</b>" NS "</tool_call>]");
+}
+
+static void test_mistral(void **state) {
+    (void)state;
+    expect(WITH(MF__NOTATION_MISTRAL),
+           "[THINK]Hm[/THINK]Ok[TOOL_CALLS]get[ARGS]{\"a\": \"[TOOL_CALLS]\"}[TOOL_CALLS]ping[CALL_ID]abc[ARGS]{}",
+           "R[Hm]T[Ok]C[0 get {\"a\": \"[TOOL_CALLS]\"}]C[1 ping {}]");
+    expect(WITH(MF__NOTATION_MISTRAL), "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"b\": [1]}}]",
+           "C[0 f {\"b\": [1]}]");
+    expect(WITH(MF__NOTATION_MISTRAL), "See [TOOL_CALLS] there", "T[See [TOOL_CALLS] there]");
+}
+
+static void test_gemma(void **state) {
+    (void)state;
+    expect(
+        WITH(MF__NOTATION_GEMMA),
+        "<|channel>thought\nHm\n<channel|>Ok<|tool_call>call:f{a:<|\"|>x, {y}<|\"|>,n:12,ok:true,l:[1,<|\"|>b<|\"|>],"
+        "o:{<|\"|>k k<|\"|>:null}}<tool_call|><|tool_call>call:ping{}<tool_call|>",
+        "R[Hm]T[Ok]C[0 f {\"a\": \"x, {y}\", \"n\": 12, \"ok\": true, \"l\": [1, \"b\"], \"o\": {\"k k\": "
+        "null}}]C[1 ping {}]");
+    expect(WITH(MF__NOTATION_GEMMA), "<|tool_call>call:f{\"a\": {\"b\": \"<tool_call|>\"}}<tool_call|>",
+           "C[0 f {\"a\": {\"b\": \"<tool_call|>\"}}]");
+    expect(WITH(MF__NOTATION_GEMMA), "<|tool_call>call:f{a:}<tool_call|>", "T[<|tool_call>call:f{a:}<tool_call|>]");
+    expect(WITH(MF__NOTATION_GEMMA), "<|channel>thought\n<channel|>Hi", "T[Hi]");
+    expect(WITH(MF__NOTATION_GEMMA), "<|channel>thought\n<channel|>Hi<|channel>thought\n<channel|><channel|>", "T[Hi]");
+}
+
+/* Tags around the answer itself are not shown. */
+static void test_wrapped(void **state) {
+    (void)state;
+    static const char *const tags[] = {"<answer>", "</answer>"};
+    mf__answer_setup with = {.notation = MF__NOTATION_TAGS, .wrap = tags};
+    expect(with, "<think>\nHm\n</think>\n<answer>\nYes <answer> no\n</answer>", "R[Hm]T[Yes <answer> no]");
+    expect(with, "Plain </answer>", "T[Plain </answer>]");
+    expect(WITH(MF__NOTATION_TAGS), "<answer>a</answer>", "T[<answer>a</answer>]");
+}
+
 static mf_status refuse(void *user, const mf_event *e) {
     (void)user, (void)e;
     return MF_E_CANCELLED;
@@ -456,6 +524,14 @@ static void test_detect(void **state) {
     assert_int_equal(mf__notation_detect("'<minimax:tool_call>'"), MF__NOTATION_MINIMAX);
     assert_int_equal(mf__notation_detect("set dsml_token = '｜DSML｜'"), MF__NOTATION_DSML);
     assert_int_equal(mf__notation_detect("plain"), MF__NOTATION_PLAIN);
+    assert_int_equal(mf__notation_detect("'<tool_calls{}>'.format(HYTK)"), MF__NOTATION_HY3);
+    assert_int_equal(mf__notation_detect("set ns_token = ']<]minimax[>['"), MF__NOTATION_MINIMAX3);
+    assert_int_equal(mf__notation_detect("{{- '[TOOL_CALLS]' }}"), MF__NOTATION_MISTRAL);
+    assert_int_equal(mf__notation_detect("'<|tool_call>call:' + name"), MF__NOTATION_GEMMA);
+    assert_string_equal(mf__wrap_detect("<think> </think> <answer> </answer>")[0], "<answer>");
+    assert_null(mf__wrap_detect("<minimax:tool_call> <response></response>"));
+    assert_true(mf__text_opens_reasoning("x<think:opensource>", 19) && mf__text_opens_reasoning("<mm:think>\n", 11));
+    assert_true(mf__text_closes_reasoning("[THINK][/THINK]", 15) && !mf__text_closes_reasoning("[THINK]", 7));
 }
 
 int main(int argc, char **argv) {
@@ -468,6 +544,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_glm),
         cmocka_unit_test(test_deepseek),
         cmocka_unit_test(test_kimi),
+        cmocka_unit_test(test_hy3),
+        cmocka_unit_test(test_minimax3),
+        cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_wrapped),
         cmocka_unit_test(test_minimax),
         cmocka_unit_test(test_harmony),
         cmocka_unit_test(test_callback_stops),

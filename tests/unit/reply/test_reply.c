@@ -202,6 +202,79 @@ static void test_marks(void **state) {
     make_free(&m);
 }
 
+static mf_reply *create(const made *m, mf_reply_options *o) {
+    mf_model_info info = make_info(m);
+    mf_reply *reply;
+    if (mf_reply_create(m->text, &info, o, &reply, &err) != MF_OK) fail_msg("%s", err.text);
+    return reply;
+}
+
+static void same_prompt(const mf_reply *a, const mf_reply *b) {
+    mf_reply_prompt p, q;
+    mf_reply_prompt_get(a, &p);
+    mf_reply_prompt_get(b, &q);
+    assert_int_equal(p.n_ids, q.n_ids);
+    assert_memory_equal(p.ids, q.ids, p.n_ids * sizeof *p.ids);
+    assert_int_equal(p.n_marks, q.n_marks);
+    assert_memory_equal(p.marks, q.marks, p.n_marks * sizeof *p.marks);
+    assert_int_equal(p.asked[0], q.asked[0]);
+    assert_int_equal(p.in_reasoning, q.in_reasoning);
+}
+
+/* Several answers to one request: its prompt is made once, and every one is as it would be by itself. */
+static void test_like_another(void **state) {
+    static const char *const requests[] = {
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"So\"}]}",
+        ("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
+         "{\"role\": \"assistant\", \"reasoning_content\": \"Hm\", \"content\": \"\"}]}"),
+    };
+    static const mf_reply_mark mark = {0, MF_MARK_AFTER};
+    (void)state;
+    made m = make_text(THINKING);
+    for (size_t i = 0; i < MF__COUNT(requests); i++) {
+        run r = ask(&m, requests[i]);
+        r.o.continue_last = i > 0;
+        r.o.reasoning = MF_SWITCH_ON;
+        r.o.marks = &mark;
+        r.o.n_marks = 1;
+        mf_reply *first = create(&m, &r.o), *alone = create(&m, &r.o);
+        r.o.like = first;
+        mf_reply *second = create(&m, &r.o);
+        same_prompt(first, alone);
+        same_prompt(first, second);
+        heard h = {0};
+        r.script = i == 1 ? " it is" : "Well\n</think>\n\nYes";
+        say(&r, &h);
+        assert_string_equal(SAID(h), i == 1 ? " it is" : "Yes");
+        forget(&h);
+        mf_reply_free(second);
+        mf_reply_free(alone);
+        mf_reply_free(first);
+    }
+    run r = ask(&m, ASK), other = ask(&m, "{\"messages\": [{\"role\": \"user\", \"content\": \"Something else\"}]}");
+    mf_reply *first = create(&m, &r.o), *text;
+    other.o.like = first;
+    mf_reply *second = create(&m, &other.o); /* nothing is encoded: its own request is not looked at for the prompt */
+    same_prompt(first, second);
+    mf_reply_free(second);
+    r = ask(&m, NULL);
+    r.o.text = "Once";
+    r.o.text_size = 4;
+    text = create(&m, &r.o);
+    r.o.text = "Twice";
+    r.o.like = text;
+    second = create(&m, &r.o);
+    same_prompt(text, second);
+    mf_reply_free(second);
+    mf_model_info info = make_info(&m);
+    r.o.like = first;
+    assert_int_equal(mf_reply_create(m.text, &info, &r.o, &second, &err), MF_E_INVALID);
+    mf_reply_free(text);
+    mf_reply_free(first);
+    make_free(&m);
+}
+
 /* ---- tools ------------------------------------------------------------------------------------------------------ */
 
 static bool is_right_call(const json_t *call) {
@@ -275,6 +348,10 @@ static void test_required_calls(void **state) {
     check_required("DSML 4", CHATML "{# tools ｜DSML｜ #}");
     check_required("GLM dense", CHATML "{# tools <tool_call> </arg_key><arg_value> <arg_key> #}");
     check_required("DeepSeek-V3", CHATML "{# tools <｜tool▁calls▁begin｜> ```json #}");
+    check_required("Hy3", CHATML "{# tools <tool_calls:opensource> <arg_key:opensource> #}");
+    check_required("MiniMax-M3", CHATML "{# tools ]<]minimax[>[ #}");
+    check_required("Mistral", CHATML "{# tools [TOOL_CALLS] [ARGS] #}");
+    check_required("Gemma 4", CHATML "{# tools <|tool_call>call: <tool_call|> #}");
 }
 
 /* A model that opens a call by itself is held to the tool's schema. */
@@ -387,6 +464,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_reasoning_is_ended),
         cmocka_unit_test(test_a_message_is_continued),
         cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_like_another),
         cmocka_unit_test(test_required_calls),
         cmocka_unit_test(test_calls_of_its_own),
         cmocka_unit_test(test_tools_without_the_template),

@@ -358,11 +358,54 @@ static void misuse(void **state) {
     scratch_free(top);
 }
 
+/* The record of a shard: what is written is read, and anything else is refused with a sentence. */
+static void shard_records(void **state) {
+    uint64_t owners[] = {1, 2, 16, 17, 0, 0, 0, 0, 31, 4, 8, 1};
+    const mf__shard in = {.n_ranks = 5, .rank = 4, .n_layers = 3, .n_experts = 4, .trunk = true, .owners = owners};
+    const struct {
+        const char *from, *to; /* one piece of the record is another */
+    } wrong[] = {{"\"moeflux_shard\": 1", "\"moeflux_shard\": 2"},
+                 {"\"ranks\": 5", "\"ranks\": 65"},
+                 {"\"ranks\": 5", "\"ranks\": 4"},
+                 {"\"ranks\": 5", "\"ranks\": 1"},
+                 {"\"rank\": 4", "\"rank\": 5"},
+                 {"\"rank\": 4", "\"rank\": -1"},
+                 {"\"layers\": 3", "\"layers\": 10000"},
+                 {"\"experts\": 4", "\"experts\": 65536"},
+                 {"\"experts\": 4", "\"experts\": 3"},
+                 {"01021011", "0102101G"},
+                 {"01021011", "01021021"},
+                 {"\"owners\"", "\"owner\""},
+                 {"]}", ""}};
+    mf__shard *out;
+    mf_error err = {0};
+    (void)state;
+    char *text = mf__shard_text(&in);
+    assert_non_null(text);
+    assert_int_equal(mf__shard_parse("x", text, strlen(text), &out, &err), MF_OK);
+    assert_true(out->n_ranks == 5 && out->rank == 4 && out->n_layers == 3 && out->n_experts == 4 && out->trunk);
+    assert_memory_equal(out->owners, owners, sizeof owners);
+    assert_true(mf__shard_has(out, 0, 2) && !mf__shard_has(out, 0, 0) && mf__shard_has(out, 2, 0));
+    uint64_t placement = mf__shard_placement(out);
+    out->owners[0] = 2;
+    assert_true(mf__shard_placement(out) != placement);
+    mf__shard_free(out);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char *at = strstr(text, wrong[i].from), other[1024];
+        assert_non_null(at);
+        snprintf(other, sizeof other, "%.*s%s%s", (int)(at - text), text, wrong[i].to, at + strlen(wrong[i].from));
+        if (mf__shard_parse("x", other, strlen(other), &out, &err) == MF_OK) fail_msg("%s was taken", other);
+        assert_null(out);
+        assert_true(err.text[0]);
+    }
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),  cmocka_unit_test(short_expert_file), cmocka_unit_test(foreign_tree),
-        cmocka_unit_test(not_a_model), cmocka_unit_test(targets_refused),   cmocka_unit_test(leftovers),
-        cmocka_unit_test(misuse),
+        cmocka_unit_test(shard_records), cmocka_unit_test(round_trip),  cmocka_unit_test(short_expert_file),
+        cmocka_unit_test(foreign_tree),  cmocka_unit_test(not_a_model), cmocka_unit_test(targets_refused),
+        cmocka_unit_test(leftovers),     cmocka_unit_test(misuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

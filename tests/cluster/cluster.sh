@@ -1,0 +1,246 @@
+#!/bin/sh
+# usage: cluster.sh MOEFLUX STORY_MODEL OTHER_CHECKPOINT WORK_DIR OTHER_RANK: several ranks on this machine. The story told
+# by two and three ranks, on whole directories and on shards, is the one that one tells, bit for bit; ranks that do not
+# fit together, end, stall or have a damaged file are named, and nothing hangs. Exit code 77 where there is no MPI.
+# SHORT=1: a part of it, for sanitizers; PRELOAD: a library for the ranks, to go with them. TURNS=20: lose ranks so often.
+set -u
+export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+moeflux=$1 stories=$2 checkpoint=$3 work=$4 other_rank=$5 short=${SHORT:-}
+if ! command -v mpirun >/dev/null 2>&1 || ! "$moeflux" --version | grep -q "ranks of an MPI job"; then
+    echo "NOT TESTED: SEVERAL RANKS. There is no mpirun, or moeflux was built without MPI."
+    exit 77
+fi
+rm -rf "$work"
+mkdir -p "$work"
+cd "$work" || exit 1
+export XDG_CACHE_HOME="$work/cache"
+n_ok=0 n_bad=0
+
+good() {
+    n_ok=$((n_ok + 1))
+    echo "ok: $1"
+}
+bad() { # TEXT [NAME of the job]
+    n_bad=$((n_bad + 1))
+    echo "NOT OK: $1"
+    sed 's/^/    err: /' "${2:-x}.err" | head -n 12 | cut -c 1-300
+}
+# ranks NAME LINE...: a job whose ranks have these command lines, "N COMMAND" each; leaves NAME.out, NAME.err, NAME.code. At most
+# two minutes.
+ranks() {
+    job=$1 line=
+    shift
+    for each in "$@"; do line="$line${line:+ : }-n ${each%% *} ${PRELOAD:+env LD_PRELOAD=$PRELOAD }${each#* }"; done
+    own=$(mktemp -d) # two mpiruns that start at once would make the same folder
+    # shellcheck disable=SC2086
+    TMPDIR=$own timeout -k 5 120 mpirun --oversubscribe --bind-to none $line >"$job.out" 2>"$job.err" </dev/null
+    echo $? >"$job.code"
+    rm -rf "$own"
+}
+# says NAME TEXT: the job ended with another exit code than 0, and rank 0 said TEXT, once
+says() {
+    code=$(cat "$1.code")
+    if [ "$code" -eq 0 ] || [ "$code" -eq 124 ] || [ "$code" -eq 137 ]; then
+        bad "$1: exit code $code" "$1"
+    elif [ "$(grep -c -e "moeflux: .*$2" "$1.err")" -ne 1 ]; then
+        bad "$1: \"$2\" is not said once" "$1"
+    else
+        good "$1"
+    fi
+}
+same() { # NAME: the job told what one process tells
+    if [ "$(cat "$1.code")" -eq 0 ] && cmp -s alone.out "$1.out"; then good "$1: the same bits"; else bad "$1: other bits" "$1"; fi
+}
+
+told="--prompt Once_upon_a_time -n ${TOKENS:-60} --temperature 0 --threads 1"
+[ -z "$short" ] || told="--prompt Once -n 8 --temperature 0 --threads 1"
+# shellcheck disable=SC2086
+"$moeflux" run "$stories" $told --record-routes routes >alone.out 2>alone.err || bad "one process" alone
+
+# ---- shards
+shard() { # NAME OPTIONS...
+    shard=$1
+    shift
+    "$moeflux" shard "$stories" "$shard" "$@" >x.out 2>x.err
+}
+for k in 0 1 2; do
+    shard three-$k --ranks 3 --rank $k --placement routes --copies 20 || bad "share $k of 3" x
+    "$moeflux" verify three-$k 2>x.err || bad "verify of share $k" x
+done
+shard two-1 --ranks 2 --rank 1 --shares 2,1 || bad "share 1 of 2" x
+if [ -z "$short" ]; then
+    (
+        ulimit -f 2000
+        shard late --ranks 2 --rank 0
+    )
+    mkdir -p late.partial/packed_experts/layer_05.bin.tmp
+    if shard late --ranks 2 --rank 0 || [ -e late ]; then bad "a share that could not be written" x; else good "complete or absent"; fi
+    rmdir late.partial/packed_experts/layer_05.bin.tmp
+    inode=$(ls -i late.partial/packed_experts/layer_04.bin)
+    shard late --ranks 2 --rank 1
+    if grep -q 'another share' x.err; then good "another share is not gone on with"; else bad "gone on with another" x; fi
+    if shard late --ranks 2 --rank 0 && "$moeflux" verify late 2>x.err &&
+        [ "${inode%% *}" = "$(ls -i late/packed_experts/layer_04.bin | sed 's/ .*//')" ]; then
+        good "a share goes on where it was"
+    else
+        bad "does not go on" x
+    fi
+    if shard late --ranks 2 --rank 0; then bad "written over" x; else good "nothing is written over"; fi
+    shard two --ranks 2 --rank 1 --dry-run
+    if grep -q 'rank 1 of 2: .* experts' x.out && [ ! -e two ]; then good "dry run"; else bad "dry run" x; fi
+    shard two --ranks 4 --rank 1 --dry-run --placement routes
+    above=$(sed -n 's/.*busiest rank in routes: \([0-9]*\)\.[0-9]* % above.*/\1/p' x.err)
+    if [ "${above:-99}" -lt 5 ]; then good "the work of a text is even"; else bad "the work of a text is not even" x; fi
+    for wrong in "--ranks 2" "--ranks 2 --rank 2" "--ranks 2 --rank 1 --shares 1" "--ranks 2 --rank 0 --copies 5"; do
+        # shellcheck disable=SC2086
+        shard wrong $wrong && bad "shard $wrong" x
+    done
+    if "$moeflux" shard two-1 x --ranks 2 --rank 1 2>x.err; then bad "a share of a share" x; else good "a share of a share"; fi
+    # A byte of the first expert of layer 3 that the share has.
+    cp -r two-1 flipped
+    stride=$(sed -n 's/.*"stride": *\([0-9]*\).*/\1/p' flipped/model_weights.json | head -n 1)
+    expert=$(awk 'NR == 6 && match($0, /[23]/) { print RSTART - 4 }' flipped/shard.json)
+    printf '\377\376\375' | dd of=flipped/packed_experts/layer_03.bin bs=1 seek=$((expert * stride + 99)) conv=notrunc 2>/dev/null
+    if "$moeflux" verify flipped 2>x.err || ! grep -q 'layer 3, expert .* is damaged' x.err; then
+        bad "a flipped bit in a share" x
+    else
+        good "a flipped bit in a share"
+    fi
+fi
+for k in 0 1; do # alone
+    "$moeflux" run three-$k --prompt x -n 1 >x.out 2>x.err
+    if [ $? -eq 1 ] && grep -q "the share of rank $k of 3, and has no other experts" x.err; then good "share $k alone"; else bad "share $k alone" x; fi
+done
+
+# ---- the same bits
+run="$moeflux run"
+tell="$run $stories $told"
+ranks three "1 $tell" "1 $run three-1 $told" "1 $run three-2 $told"
+same three
+if grep -q 'rank 2 on .* messages' three.err; then good "the ranks' numbers are told"; else bad "no numbers" three; fi
+if grep -q lossy three.err; then bad "lossy by default" three; fi
+if [ -z "$short" ]; then
+    OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 $tell >one.out 2>one.err
+    echo $? >one.code
+    same one
+    ranks shards "1 $run three-0 $told" "1 $run three-1 $told" "1 $tell"
+    same shards
+    "$moeflux" convert "$checkpoint" other --bits keep >/dev/null 2>x.err || bad "convert" x
+    ranks check "2 $moeflux check other $checkpoint/golden.safetensors --threads 1"
+    if [ "$(cat check.code)" -eq 0 ]; then good "recorded logits, 2 ranks"; else bad "recorded logits, 2 ranks" check; fi
+
+    # Half the bytes, and it is said.
+    ranks half "2 $tell --wire f16 --placement routes"
+    bytes() { # NAME: of the messages, in kB
+        sed -n 's/.*messages, \([0-9.]*\) \([kM]\)B out, \([0-9.]*\) \([kM]\)B back.*/\1 \2 \3 \4/p' "$1.err" |
+            awk '{ print int($1 * ($2 == "M" ? 1000 : 1) + $3 * ($4 == "M" ? 1000 : 1)) }'
+    }
+    ranks whole "2 $tell --placement routes"
+    same whole
+    echo "bytes: $(bytes whole) kB, with f16 $(bytes half) kB"
+    if [ "$(cat half.code)" -eq 0 ] && grep -q 'lossy: --wire f16' half.err &&
+        [ "$(bytes half)" -lt $(($(bytes whole) * 62 / 100)) ] && [ "$(bytes half)" -gt 10 ]; then
+        good "--wire f16"
+    else
+        bad "--wire f16" half
+    fi
+fi
+
+# ---- ranks that do not fit together: two jobs at a time
+few="--prompt Once -n 5 --temperature 0 --threads 1"
+once="$run $stories $few"
+ranks other-version "1 $once" "1 $other_rank" &
+ranks other-share "1 $once" "1 $run three-2 $few" "1 $run three-1 $few"
+wait $!
+says other-version 'rank 1 on elsewhere has moeflux 0.0.1'
+says other-share 'rank 1 on .* has in .*three-2 the share of rank 2: '
+if [ -z "$short" ]; then
+    ranks other-model "1 $once" "1 $run other $few" &
+    ranks other-options "1 $once" "1 $once --exact"
+    wait $!
+    says other-model 'rank 1 on .* has another model'
+    says other-options 'rank 1 on .* has the model of rank 0 on .* and other options'
+    ranks other-backend "1 $once" "1 $once --backend ref" &
+    ranks no-model "1 $once" "1 $run nowhere $few"
+    wait $!
+    says other-backend 'rank 1 on .* has the backend and instruction set ref'
+    says no-model 'rank 1 on .*'
+    ranks no-first-model "1 $run nowhere $few" "1 $once" &
+    ranks wrong-option "2 $moeflux run $stories --no-such-option"
+    wait $!
+    says no-first-model 'nowhere'
+    says wrong-option 'no-such-option'
+    ranks other-size "1 $once" "1 $run three-1 $few" &
+    ranks other-placement "1 $run late $few" "1 $run two-1 $few"
+    wait $!
+    says other-size 'the share of rank 1 of 3, and this job has 2 ranks'
+    says other-placement 'rank 1 on .* has a share of another placement than rank 0'
+    ranks wrong-rank "1 $once" "1 $once --wire f16" &
+    ranks bad-routes "2 $once --placement $stories/config.json"
+    wait $!
+    says wrong-rank 'rank 1 on .* has --placement or --wire, which rank 0 decides'
+    says bad-routes 'is no file of routes'
+    ranks placed-share "1 $once --placement routes" "1 $run two-1 $few" &
+    ranks mixed "1 $once --mixed" "1 $once --backend ref --exact --mixed"
+    wait $!
+    says placed-share 'placement is for whole directories'
+    if [ "$(cat mixed.code)" -eq 0 ] && grep -q 'rank 1 on .* computes with ref' mixed.err; then good mixed; else bad mixed mixed; fi
+    ranks no-cache "2 $once --wire f16 --cache-dir states" &
+    ranks help "2 $moeflux run --help"
+    wait $!
+    says no-cache 'cache-dir excludes --wire f16'
+    if [ "$(grep -c '^usage' help.out)" -eq 1 ]; then good "help once"; else bad "help" help; fi
+    for option in "--stall-limit 5" "--placement routes" "--wire f16" --mixed; do
+        # shellcheck disable=SC2086
+        $once $option >alone-option.out 2>alone-option.err
+        echo $? >alone-option.code
+        says alone-option "${option%% *} is for several ranks"
+    done
+fi
+
+# ---- ranks that are lost
+# lost NAME COMMAND: a long run of two ranks, in the middle of which the command is evaluated; $second is the second's process.
+rm -rf cut
+cp -r two-1 cut
+cat >second.sh <<TEXT
+echo \$\$ >second
+exec "$moeflux" bench cut --prefill 0 --decode 300 --repeat 50 --threads 1
+TEXT
+lost() {
+    rm -f second "$1.err"
+    ranks "$1" "1 $moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1 --stall-limit 1" "1 sh second.sh" &
+    pid=$!
+    for _ in $(seq 600); do
+        if grep -q 'ranks share' "$1.err" 2>/dev/null; then break; fi
+        sleep 0.05
+    done
+    sleep 0.3
+    second=$(cat second)
+    eval "$2"
+    wait $pid
+}
+for turn in $(seq "${TURNS:-1}"); do
+    if [ -z "$short" ]; then
+        lost stalled 'kill -s STOP $second'
+        says stalled 'rank 1 on .* has not answered for 1 s (layer '
+        for _ in $(seq 100); do
+            if ! kill -0 "$second" 2>/dev/null; then break; fi
+            sleep 0.1
+        done
+        if kill -0 "$second" 2>/dev/null; then bad "the stalled rank is still there" stalled; fi
+        lost killed 'kill -s KILL $second'
+        code=$(cat killed.code)
+        if [ "$code" -ne 0 ] && [ "$code" -ne 124 ] && grep -q 'rank 1 .*\(exited on signal 9\|has ended\)' killed.err; then
+            good "a rank that is killed ($turn)"
+        else
+            bad "a rank that is killed: exit code $code" killed
+        fi
+    fi
+    rm -rf cut
+    cp -r two-1 cut
+    lost damaged 'for f in cut/packed_experts/*; do : >"$f"; done'
+    says damaged 'rank 1 on .* failed: .*cut/packed_experts/layer_0'
+done
+
+echo "$n_ok ok, $n_bad not"
+[ "$n_bad" -eq 0 ] && [ "$n_ok" -gt 5 ]

@@ -1,0 +1,17 @@
+/* test_whole.c runs these, too. */
+#ifndef TEST_WHOLE_H
+#define TEST_WHOLE_H
+
+extern const char *whole_model;
+
+void test_restart(void **state);
+void test_slow_disk(void **state);
+void test_leaving_while_loading(void **state);
+void test_shared_prompt_on_disk(void **state);
+void test_foresight(void **state);
+void test_fresh(void **state);
+void test_session_order(void **state);
+void test_little_memory(void **state);
+void test_short_beside_long(void **state);
+
+#endif
