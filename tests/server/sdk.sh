@@ -41,7 +41,9 @@ else
     set -- openai.test.mjs anthropic.test.mjs vercel.test.mjs
 fi
 code=0
-MOEFLUX_URL=$url CHROMIUM=$browser node --test --test-reporter=spec "$@" || code=$?
+for file in "$@"; do # one after another: some fill the server's queue, which others would meet
+    MOEFLUX_URL=$url CHROMIUM=$browser node --test --test-reporter=spec "$file" || code=$?
+done
 stop_server || code=1
 [ "$what" = clients ] || exit "$code"
 
