@@ -38,7 +38,7 @@ static int synth(mf__synth_options *opt, const char *dst) {
 int cmd_synth(int argc, char **argv) {
     mf__synth_options opt;
     mf__synth_options_init(&opt);
-    int64_t layers = 0, count = 0, threads = 0, experts = opt.expert_bits, trunk = opt.trunk_bits;
+    int64_t layers = 0, count = 0, threads = 0, also = 0, experts = opt.expert_bits, trunk = opt.trunk_bits;
     opt_def defs[] = {
         {.name = "shape",
          .kind = OPT_STRING,
@@ -70,6 +70,13 @@ int cmd_synth(int argc, char **argv) {
          .min = 0,
          .max = 4},
         {.name = "experts", .kind = OPT_BITS, .value = &experts, .arg = "N", .help = "bits of the experts (default 4)"},
+        {.name = "also",
+         .kind = OPT_INT,
+         .value = &also,
+         .arg = "N",
+         .help = "small copies of the experts beside them, with 2 or 3 bits, for --lossy small=...",
+         .min = 2,
+         .max = 3},
         {.name = "trunk", .kind = OPT_BITS, .value = &trunk, .arg = "N", .help = "bits of the trunk (default 8)"},
         {.name = "threads",
          .kind = OPT_INT,
@@ -98,6 +105,7 @@ int cmd_synth(int argc, char **argv) {
     app_check_threads(threads);
     opt.n_threads = (int)threads;
     opt.expert_bits = (int)experts;
+    opt.also_bits = (int)also;
     opt.trunk_bits = (int)trunk;
     return synth(&opt, words[0]);
 }

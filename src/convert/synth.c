@@ -29,6 +29,11 @@ static bool has_experts(const synth *s, int layer) {
     return s->bp.kinds[s->bp.kind_of[layer]].experts != NULL;
 }
 
+/* An expert and, where there is one, its small copy. */
+static int64_t both_strides(const synth *s) {
+    return s->layout.stride + (s->opt->also_bits ? s->small.stride : 0);
+}
+
 static mf_status load(void *ctx, void *slot, bool *end, mf_error *err) {
     synth *s = ctx;
     item *it = slot;
@@ -50,7 +55,7 @@ static mf_status load(void *ctx, void *slot, bool *end, mf_error *err) {
     it->layer = s->next_layer;
     it->first = s->next_expert;
     it->count = n - it->first < s->at_once ? n - it->first : s->at_once;
-    it->bytes = it->count * s->layout.stride;
+    it->bytes = it->count * both_strides(s);
     s->next_expert += it->count;
     if (s->next_expert == n) {
         s->next_expert = 0;
@@ -108,7 +113,11 @@ static mf_status put(void *ctx, void *slot, mf_error *err) {
         MF__TRY(put_rows(s, it, err));
     } else {
         if (it->first == 0) MF__TRY(mf__native_writer_experts_begin(s->writer, it->layer, &s->layout, n, err));
-        mf__expert_run run = {.n = it->count, .blobs = it->out, .hashes = it->hashes};
+        mf__expert_run run = {.n = it->count,
+                              .blobs = it->out,
+                              .seconds = s->opt->also_bits ? it->out + it->count * s->layout.stride : NULL,
+                              .hashes = it->hashes,
+                              .second_hashes = it->small_hashes};
         MF__TRY(mf__native_writer_expert_run(s->writer, &run, err));
         if (it->first + it->count == n) MF__TRY(mf__native_writer_experts_end(s->writer, err));
     }
@@ -157,25 +166,30 @@ static mf_status add_weight(void *ctx, const char *name, const mf__weight_info *
     return MF_OK;
 }
 
+static mf_status plan_experts(const mf__config *c, int bits, mf__expert_layout *out, mf_error *err) {
+    for (int p = 0; p < MF_PART_COUNT; p++) {
+        int64_t rows = p == MF_PART_DOWN ? c->n_hidden : c->moe.n_inner;
+        mf__tensor form = form_of(rows, p == MF_PART_DOWN ? c->moe.n_inner : c->n_hidden, bits);
+        out->part[p].type = form.type;
+        out->part[p].n_rows = form.n_rows;
+        out->part[p].n_cols = form.n_cols;
+        out->part[p].bits = form.bits;
+        out->part[p].group = form.group;
+        out->part[p].scale_type = form.scale_type;
+    }
+    return mf__expert_layout_pack(out, ALIGN, err);
+}
+
 static mf_status plan(synth *s, mf_error *err) {
     const mf__config *c = &s->bp.config;
     MF__TRY(mf__blueprint_each_weight(&s->bp, add_weight, s, err));
-    for (int p = 0; p < MF_PART_COUNT; p++) {
-        int64_t rows = p == MF_PART_DOWN ? c->n_hidden : c->moe.n_inner;
-        mf__tensor form = form_of(rows, p == MF_PART_DOWN ? c->moe.n_inner : c->n_hidden, s->opt->expert_bits);
-        s->layout.part[p].type = form.type;
-        s->layout.part[p].n_rows = form.n_rows;
-        s->layout.part[p].n_cols = form.n_cols;
-        s->layout.part[p].bits = form.bits;
-        s->layout.part[p].group = form.group;
-        s->layout.part[p].scale_type = form.scale_type;
-    }
-    MF__TRY(mf__expert_layout_pack(&s->layout, ALIGN, err));
+    MF__TRY(plan_experts(c, s->opt->expert_bits, &s->layout, err));
+    if (s->opt->also_bits) MF__TRY(plan_experts(c, s->opt->also_bits, &s->small, err));
     for (int l = 0; l < c->n_layers; l++)
-        if (has_experts(s, l)) s->total += c->moe.n_experts * s->layout.stride;
-    int64_t n = ITEM_BYTES / s->layout.stride;
+        if (has_experts(s, l)) s->total += c->moe.n_experts * both_strides(s);
+    int64_t n = ITEM_BYTES / both_strides(s);
     s->at_once = n < 2 ? 2 : n > MF_SYNTH_EXPERTS ? MF_SYNTH_EXPERTS : (int)n;
-    if (s->at_once * s->layout.stride > s->max_out) s->max_out = s->at_once * s->layout.stride;
+    if (s->at_once * both_strides(s) > s->max_out) s->max_out = s->at_once * both_strides(s);
     return MF_OK;
 }
 
@@ -215,6 +229,8 @@ static mf_status check_options(const mf__synth_options *opt, mf_error *err) {
     for (int i = 0; i < 2; i++)
         if (!mf__affine_bits_ok(bits[i]))
             return mf__fail(err, MF_E_INVALID, "%d bits are not possible; possible are 2, 3, 4, 5, 6 and 8", bits[i]);
+    if (opt->also_bits && opt->also_bits != 2 && opt->also_bits != 3)
+        return mf__fail(err, MF_E_INVALID, "small copies of %d bits are not possible; 2 and 3 are", opt->also_bits);
     if (!(opt->popularity >= 0 && opt->popularity <= 4))
         return mf__fail(err, MF_E_INVALID, "a popularity of %g is not possible; 0 to 4 is", opt->popularity);
     return MF_OK;
@@ -282,6 +298,7 @@ mf_status mf__synth(const mf__synth_options *opt, const char *dst, mf_error *err
     json_t *json = NULL;
     mf_status st = begin(&s, &json, err);
     if (st == MF_OK) st = mf__native_writer_begin(dst, &s.writer, err);
+    if (st == MF_OK && opt->also_bits) st = mf__native_writer_second_set(s.writer, &s.small, err);
     if (st == MF_OK) st = run(&s, json, err);
     if (st == MF_OK) {
         char name[64];

@@ -13,6 +13,7 @@ typedef struct mf__synth_options {
     uint64_t seed;     /* same seed, same bytes */
     double popularity; /* exponent of the Zipf law that the experts' popularity follows; 0: all alike */
     int expert_bits;   /* default 4 */
+    int also_bits;     /* 2 or 3: small copies beside the experts, as convert makes them; 0: none */
     int trunk_bits;    /* default 8; routers are BF16 */
     int n_threads;     /* 0: one per processor */
     bool (*progress)(void *user, int64_t done, int64_t total); /* bytes written; true stops; may be NULL */

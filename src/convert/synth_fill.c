@@ -234,8 +234,8 @@ static void fill_vector(const synth *s, const weight *w, uint8_t *out) {
 
 /* ---- experts ---- */
 
-static void fill_expert(const synth *s, int layer, int expert, uint8_t *blob) {
-    const mf__expert_layout *l = &s->layout;
+/* Returns its checksum. A small copy has codes of its own: it says nothing sensible either. */
+static uint64_t fill_expert(const synth *s, const mf__expert_layout *l, int layer, int expert, uint8_t *blob) {
     for (int p = 0; p < MF_PART_COUNT; p++) {
         mf__tensor form = mf__expert_view(l, (mf__expert_part)p, NULL);
         int64_t row = mf__tensor_row_bytes(&form), side = mf__tensor_scale_bytes(&form);
@@ -246,17 +246,21 @@ static void fill_expert(const synth *s, int layer, int expert, uint8_t *blob) {
             affine_row(&r, &form, deviation, down && i == 0, blob + l->part[p].data_off + i * row,
                        blob + l->part[p].scales_off + i * side, blob + l->part[p].biases_off + i * side);
     }
+    memset(blob + l->bytes, 0, (size_t)(l->stride - l->bytes));
+    return mf__hash_bytes(blob, (size_t)l->bytes);
 }
 
 static void fill_experts(void *ctx, int64_t begin, int64_t end, int thread) {
     const fill *f = ctx;
     (void)thread;
-    const mf__expert_layout *l = &f->s->layout;
+    const synth *s = f->s;
+    item *it = f->it;
+    uint8_t *small = it->out + it->count * s->layout.stride;
     for (int64_t i = begin; i < end; i++) {
-        uint8_t *blob = f->it->out + i * l->stride;
-        fill_expert(f->s, f->it->layer, f->it->first + (int)i, blob);
-        memset(blob + l->bytes, 0, (size_t)(l->stride - l->bytes));
-        f->it->hashes[i] = mf__hash_bytes(blob, (size_t)l->bytes);
+        int e = it->first + (int)i;
+        it->hashes[i] = fill_expert(s, &s->layout, it->layer, e, it->out + i * s->layout.stride);
+        if (s->opt->also_bits)
+            it->small_hashes[i] = fill_expert(s, &s->small, it->layer, e, small + i * s->small.stride);
     }
 }
 

@@ -25,8 +25,8 @@ typedef struct mf__synth_item {
     int64_t begin, end;        /* rows of w */
     int layer, first, count;   /* experts */
     int64_t bytes;
-    uint8_t *out; /* codes, scales, biases of the rows; or experts, a stride apart */
-    uint64_t hashes[MF_SYNTH_EXPERTS];
+    uint8_t *out; /* codes, scales, biases of the rows; or experts, a stride apart, and then their small copies */
+    uint64_t hashes[MF_SYNTH_EXPERTS], small_hashes[MF_SYNTH_EXPERTS];
 } mf__synth_item;
 
 typedef struct mf__synth_state {
@@ -34,7 +34,7 @@ typedef struct mf__synth_state {
     mf__blueprint bp;
     mf__synth_weight *weights;
     int64_t n_weights, max_out, max_side, total;
-    mf__expert_layout layout;
+    mf__expert_layout layout, small; /* small: with also_bits */
     int at_once;
     mf__native_writer *writer;
     mf__pool *pool;

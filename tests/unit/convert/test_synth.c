@@ -227,6 +227,48 @@ static void damage_is_found(void **state) {
     assert_int_equal(mf__dir_remove(dir, NULL), MF_OK);
 }
 
+/* Small copies: the experts beside them stay as they are, verify reads both, and lossy reading uses them. */
+static void small_copies(void **state) {
+    char other[80];
+    mf__synth_options opt;
+    mf__verify_result r;
+    mf_error err = {0};
+    (void)state;
+    snprintf(other, sizeof other, "%s-other", dir);
+    mf__synth_options_init(&opt);
+    opt.shape = "tiny";
+    opt.also_bits = 2;
+    if (mf__synth(&opt, dir, &err)) fail_msg("%s", err.text);
+    make(0, opt.seed, other);
+    assert_int_equal(bytes_of(dir, "packed_experts/layer_03.bin"), bytes_of(other, "packed_experts/layer_03.bin"));
+    assert_int_equal(mf__dir_remove(other, NULL), MF_OK);
+    if (verify(dir, &r, &err)) fail_msg("%s", err.text);
+    assert_int_equal(r.n_experts, 2 * LAYERS * EXPERTS);
+    flip("packed_experts_2bit/layer_02.bin", 7);
+    assert_int_equal(verify(dir, &r, &err), MF_E_FORMAT);
+    assert_non_null(strstr(err.text, "layer 2, expert 0 "));
+    flip("packed_experts_2bit/layer_02.bin", 7);
+
+    mf_model_options mo;
+    mf_model *m;
+    mf_session *s;
+    mf_stats stats;
+    float logits[VOCAB];
+    mf_model_options_init(&mo);
+    mo.n_threads = 1;
+    mo.most_experts = LAYERS * EXPERTS / 4;
+    mo.lossy.small = 2;
+    if (mf_model_open(dir, &mo, &m, &err)) fail_msg("%s", err.text);
+    if (mf_session_create(m, NULL, &s, &err)) fail_msg("%s", err.text);
+    for (int32_t i = 0; i < 64; i++)
+        if (mf_eval_token(s, i * 7 % VOCAB, i, logits, VOCAB, &err)) fail_msg("%s", err.text);
+    mf_model_stats_get(m, &stats);
+    assert_true(stats.lossy_small > 0);
+    mf_session_free(s);
+    mf_model_close(m);
+    assert_int_equal(mf__dir_remove(dir, NULL), MF_OK);
+}
+
 static void refused(void **state) {
     mf__synth_options opt;
     mf_error err;
@@ -243,15 +285,17 @@ static void refused(void **state) {
     assert_int_equal(mf__synth(&opt, dir, &err), MF_E_UNSUPPORTED);
     opt.popularity = -1;
     assert_int_equal(mf__synth(&opt, dir, &err), MF_E_INVALID);
+    opt.popularity = 0;
+    opt.also_bits = 4;
+    assert_int_equal(mf__synth(&opt, dir, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "2 and 3"));
     assert_false(mf__path_exists(dir));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(popularity),
-        cmocka_unit_test(seeds),
-        cmocka_unit_test(damage_is_found),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(popularity),   cmocka_unit_test(seeds),   cmocka_unit_test(damage_is_found),
+        cmocka_unit_test(small_copies), cmocka_unit_test(refused),
     };
     snprintf(dir, sizeof dir, "synth_%ld", (long)getpid());
     return cmocka_run_group_tests(tests, NULL, NULL);
