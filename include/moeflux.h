@@ -163,6 +163,8 @@ typedef struct mf_lossy {
     double bonus;   /* an expert in memory takes the place of one that is not if its score is at least e^-bonus of that
                      * one's; its share is that of its own score. 0: none does */
     double sure;    /* ... but not of one that has at least this share: there the router is sure; 0: of any */
+    double tail;    /* ... nor of one that has at least so many times the share of its layer's last choice, on average
+                     * over the tokens decoded before: how flat shares are differs from layer to layer; 0: of any */
     double skip;    /* experts with a share below this are left out, and the others' shares grow; 0: none */
     double small;   /* those with a share below this are served from the small copies (convert --also); above 1: all */
     double promote; /* none of these with experts that the policy expects the next token to want with at least this

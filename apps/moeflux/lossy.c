@@ -21,7 +21,8 @@ static const knob KNOBS[] = {
     {"bonus", offsetof(mf_lossy, bonus), false},     {"sure", offsetof(mf_lossy, sure), false},
     {"skip", offsetof(mf_lossy, skip), false},       {"small", offsetof(mf_lossy, small), false},
     {"promote", offsetof(mf_lossy, promote), false}, {"small-ram", offsetof(mf_lossy, small_ram), false},
-    {"protect", offsetof(mf_lossy, protect), true},  {"most", offsetof(mf_lossy, most), true}};
+    {"protect", offsetof(mf_lossy, protect), true},  {"most", offsetof(mf_lossy, most), true},
+    {"tail", offsetof(mf_lossy, tail), false}};
 
 static double get(const mf_lossy *l, const knob *k) {
     const char *at = (const char *)l + k->at;
@@ -55,8 +56,8 @@ mf_status lossy_parse(const char *text, mf_lossy *out, mf_error *err) {
         char *end;
         if (!k)
             return mf__fail(err, MF_E_INVALID,
-                            "--lossy has \"%.*s\"; known are bonus, sure, skip, small, promote, small-ram, protect and "
-                            "most",
+                            "--lossy has \"%.*s\"; known are bonus, sure, tail, skip, small, promote, small-ram, "
+                            "protect and most",
                             (int)(n < 40 ? n : 40), text);
         if (text[n] != '=') return mf__fail(err, MF_E_INVALID, "--lossy: %s has no value, as %s=1", k->name, k->name);
         double value = strtod(text + n + 1, &end);

@@ -131,8 +131,8 @@ int app_model_rows(void *model_options, opt_def *rows) {
          .kind = OPT_STRING,
          .value = &m->lossy,
          .arg = "SETTINGS",
-         .help = "read less at a loss, as bonus=0.5,protect=2 (bonus, sure, skip, small, promote, small-ram, protect, "
-                 "most)"},
+         .help = "read less at a loss, as bonus=0.5,protect=2 (bonus, sure, tail, skip, small, promote, small-ram, "
+                 "protect, most)"},
         {.name = "tuned",
          .kind = OPT_FLAG,
          .value = &m->tuned,

@@ -49,17 +49,17 @@ typedef struct family {
 static const family FAMILIES[] = {
     {.full = {.bonus = 3}, .fixed = {.protect = 2}},
     {.full = {.bonus = 3}, .fixed = {.protect = 4}},
-    {.full = {.sure = 0.2}, .fixed = {.bonus = 3}},
+    {.full = {.tail = 3}, .fixed = {.bonus = 3}},
     {.copies = true, .full = {.small = 0.5}, .fixed = {.small_ram = 0.3}},
     {.copies = true, .full = {.small_ram = 0.9}, .fixed = {.small = 2}},
-    {.copies = true, .full = {.sure = 0.2}, .fixed = {.bonus = 3, .small = 2, .small_ram = 0.85}},
+    {.copies = true, .full = {.tail = 3}, .fixed = {.bonus = 3, .small = 2, .small_ram = 0.85}},
     {.copies = true, .full = {.bonus = 3}, .fixed = {.sure = 0.2, .small = 2, .small_ram = 0.85}},
 };
 
 static mf_lossy setting(const family *f, double strength) {
     mf_lossy l = f->fixed;
     l.bonus += f->full.bonus * strength;
-    l.sure += f->full.sure * strength;
+    l.tail += f->full.tail * strength;
     l.skip += f->full.skip * strength;
     l.small += f->full.small * strength;
     l.small_ram += f->full.small_ram * strength;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LAST_ROWS 256 /* over which shares of last choices are averaged, about */
+
 /* ---- what one row does -------------------------------------------------------------------------------------------- */
 
 /* A row's choice while it is decided about. */
@@ -77,10 +79,17 @@ static int32_t find_other(const choice *c, int32_t k) {
     return found;
 }
 
+/* The router is sure of choice k: its share is large, or larger than what its layer gives to last choices. */
+static bool is_sure(const choice *c, int32_t k) {
+    const mf_lossy *opt = &c->x->opt;
+    return (opt->sure > 0 && c->shares[k] >= opt->sure * c->total) ||
+           (opt->tail > 0 && c->shares[k] >= opt->tail * c->x->last[c->layer] * c->total);
+}
+
 static bool replace(choice *c, int32_t k) {
     const mf_lossy *opt = &c->x->opt;
     if (c->m->bp.kinds[c->m->bp.kind_of[c->layer]].hashed) return false; /* a table chose, not the scores */
-    if (opt->bonus <= 0 || c->left < 1 || (opt->sure > 0 && c->shares[k] >= opt->sure * c->total)) return false;
+    if (opt->bonus <= 0 || c->left < 1 || is_sure(c, k)) return false;
     int32_t other = find_other(c, k);
     if (other < 0) return false;
     c->shares[k] *= score_of(c, other) / score_of(c, c->ids[k]); /* its own score, without the bonus */
@@ -129,6 +138,15 @@ static void rescale(choice *c) {
         c->shares[k] *= factor;
         if (c->ids[k] < 0) c->ids[k] = c->ids[0];
     }
+}
+
+/* What last choices have in this layer, with one row more; later rows count for more once there are many. */
+static void note_last(mf__lossy *x, int layer, int32_t top_k) {
+    double total = 0;
+    for (int32_t k = 0; k < top_k; k++) total += x->shares[k];
+    if (!(total > 0 && total < FLT_MAX)) return;
+    if (x->n_last[layer] < LAST_ROWS) x->n_last[layer]++;
+    x->last[layer] += (x->shares[top_k - 1] / total - x->last[layer]) / x->n_last[layer];
 }
 
 /* Decides about ids and x->shares of one row, whose scores are in x->scores; true if they changed. */
@@ -240,6 +258,7 @@ mf_status mf__lossy_choose(const mf__pass *pass, int layer, const mf__rows *rows
             int part = decoding_part(pass, row);
             if (part < 0) continue;
             MF__TRY(fetch_row(m, row, MF_PORT_ROUTE_SHARES, MF_PORT_ROUTE_SCORES, err));
+            note_last(x, layer, top_k);
             if (choose_row(m, layer, ids, &x->changed[part])) MF__TRY(store_row(m, row, ids, err));
         }
     count_served(m, rows->n_rows);

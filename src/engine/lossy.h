@@ -3,7 +3,7 @@
  * For every expert that a decoded row chose and that the logical cache (store/store.h) has not, in this order:
  *
  *   small     served from its small copy, if its share is small and that is there   mf_lossy.small, promote
- *   replace   by an expert that it has, if that one's score is close enough         mf_lossy.bonus
+ *   replace   by an expert that it has, if that one's score is close enough         mf_lossy.bonus, sure, tail
  *   skip      if its share is small; the others' shares grow                        mf_lossy.skip
  *   small     ... and if it is not
  *   full      read, as always
@@ -37,6 +37,8 @@ struct mf__lossy {
     float *chance;            /* [n_experts] */
     float *scores;            /* [n_experts] the router's logits of one row */
     float *shares;            /* [top_k] of one row */
+    double *last;             /* [n_layers] the mean share of a row's last choice, a part of 1 ... */
+    int32_t *n_last;          /* [n_layers] ... over so many rows, LAST_ROWS at most */
     int32_t *wanted, *counts; /* [n_experts] small copies that this layer wants ... */
     int32_t *ahead;           /* [n_experts] ... and that the next one may */
     int n_wanted;

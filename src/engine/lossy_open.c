@@ -16,10 +16,15 @@ mf_status mf__lossy_check(const mf_lossy *o, mf_error *err) {
     const struct {
         const char *name;
         double value, most;
-    } all[] = {{"bonus", o->bonus, 20},          {"skip", o->skip, 1},
-               {"small", o->small, 2},           {"promote", o->promote, 1},
-               {"small-ram", o->small_ram, 0.9}, {"sure", o->sure, 1},
-               {"protect", o->protect, 64},      {"most", o->most, 1 << 20}};
+    } all[] = {{"bonus", o->bonus, 20},
+               {"skip", o->skip, 1},
+               {"small", o->small, 2},
+               {"promote", o->promote, 1},
+               {"small-ram", o->small_ram, 0.9},
+               {"sure", o->sure, 1},
+               {"protect", o->protect, 64},
+               {"most", o->most, 1 << 20},
+               {"tail", o->tail, 64}};
     for (size_t i = 0; i < MF__COUNT(all); i++)
         if (!(all[i].value >= 0 && all[i].value <= all[i].most))
             return mf__fail(err, MF_E_INVALID, "lossy: %s is %g, expected 0 to %g", all[i].name, all[i].value,
@@ -30,6 +35,7 @@ mf_status mf__lossy_check(const mf_lossy *o, mf_error *err) {
     } needs[] = {{"promote", "bonus, skip or small", o->promote > 0, mf__lossy_asked(o)},
                  {"small-ram", "small", o->small_ram > 0, o->small > 0},
                  {"sure", "bonus", o->sure > 0, o->bonus > 0},
+                 {"tail", "bonus", o->tail > 0, o->bonus > 0},
                  {"most", "bonus or skip", o->most > 0, o->bonus > 0 || o->skip > 0},
                  {"protect", "bonus, skip or small", o->protect > 0, mf__lossy_asked(o)}};
     for (size_t i = 0; i < MF__COUNT(needs); i++)
@@ -70,21 +76,26 @@ static mf_status find_copies(mf_model *m, mf__lossy *x, mf_error *err) {
 }
 
 static mf_status make_tables(mf_model *m, mf__lossy *x, mf_error *err) {
-    size_t n = (size_t)m->bp.config.moe.n_experts;
+    size_t n = (size_t)m->bp.config.moe.n_experts, n_layers = (size_t)m->bp.config.n_layers;
     x->served = mf__arena_array(&m->arena, n, sizeof *x->served);
     x->resident = mf__arena_array(&m->arena, n, sizeof *x->resident);
     x->small_resident = mf__arena_array(&m->arena, n, sizeof *x->small_resident);
     x->chance = mf__arena_array(&m->arena, n, sizeof *x->chance);
     x->scores = mf__arena_array(&m->arena, n, sizeof *x->scores);
     x->shares = mf__arena_array(&m->arena, MF_MAX_TOPK, sizeof *x->shares);
+    x->last = mf__arena_array(&m->arena, n_layers, sizeof *x->last);
+    x->n_last = mf__arena_array(&m->arena, n_layers, sizeof *x->n_last);
     x->wanted = mf__arena_array(&m->arena, n, sizeof *x->wanted);
     x->counts = mf__arena_array(&m->arena, n, sizeof *x->counts);
     x->ahead = mf__arena_array(&m->arena, n, sizeof *x->ahead);
     x->used = mf__arena_array(&m->arena, n, sizeof *x->used);
     x->used_counts = mf__arena_array(&m->arena, n, sizeof *x->used_counts);
-    if (x->served && x->resident && x->small_resident && x->chance && x->scores && x->shares && x->wanted &&
-        x->counts && x->ahead && x->used && x->used_counts)
+    if (x->served && x->resident && x->small_resident && x->chance && x->scores && x->shares && x->last && x->n_last &&
+        x->wanted && x->counts && x->ahead && x->used && x->used_counts) {
+        memset(x->last, 0, n_layers * sizeof *x->last);
+        memset(x->n_last, 0, n_layers * sizeof *x->n_last);
         return MF_OK;
+    }
     return mf__fail(err, MF_E_NOMEM, "no memory for the choices of %zu experts", n);
 }
 

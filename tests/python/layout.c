@@ -21,6 +21,7 @@ int main(void) {
     FIELD("ModelOptions", mf_model_options, progress);
     FIELD("ModelOptions", mf_model_options, elsewhere);
     SIZE("Lossy", mf_lossy);
+    FIELD("Lossy", mf_lossy, skip);
     FIELD("Lossy", mf_lossy, most);
     SIZE("ModelInfo", mf_model_info);
     FIELD("ModelInfo", mf_model_info, n_vocab);

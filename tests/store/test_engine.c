@@ -167,6 +167,7 @@ static void lossy_results_do_not_depend_on_reads(void **state) {
                                         {.skip = 0.9, .protect = 1},
                                         {.small = 2, .promote = 0.3, .small_ram = 0.5, .protect = 1},
                                         {.bonus = 9, .sure = 0.9, .small = 2, .small_ram = 0.7},
+                                        {.bonus = 9, .tail = 1.5},
                                         {.bonus = 2, .skip = 0.3, .small = 0.5, .most = 5}};
     static float first[N_DECODE + 1][TINY_VOCAB], again[N_DECODE + 1][TINY_VOCAB];
     make_reference(*state);
@@ -194,9 +195,14 @@ static void lossy_settings_are_checked(void **state) {
     static const struct {
         mf_lossy lossy;
         const char *text;
-    } cases[] = {{{.bonus = -1}, "bonus is -1"},      {{.skip = 2}, "skip is 2"},
-                 {{.most = 3}, "does nothing"},       {{.promote = 0.1}, "does nothing without bonus"},
-                 {{.skip = 0.1, .sure = 1}, "bonus"}, {{.protect = 1}, "does nothing"}};
+    } cases[] = {{{.bonus = -1}, "bonus is -1"},
+                 {{.skip = 2}, "skip is 2"},
+                 {{.most = 3}, "does nothing"},
+                 {{.promote = 0.1}, "does nothing without bonus"},
+                 {{.skip = 0.1, .sure = 1}, "bonus"},
+                 {{.protect = 1}, "does nothing"},
+                 {{.small = 2, .tail = 1}, "tail does nothing without bonus"},
+                 {{.bonus = 1, .tail = 65}, "tail is 65"}};
     for (size_t i = 0; i < MF__COUNT(cases); i++) {
         mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_ON);
         mf_model *m = NULL;

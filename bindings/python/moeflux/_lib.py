@@ -28,8 +28,8 @@ class Callback(Structure):
 
 
 class Lossy(Structure):
-    _fields_ = [("bonus", c_double), ("sure", c_double), ("skip", c_double), ("small", c_double), ("promote", c_double),
-                ("small_ram", c_double), ("protect", c_int), ("most", c_int)]
+    _fields_ = [("bonus", c_double), ("sure", c_double), ("tail", c_double), ("skip", c_double), ("small", c_double),
+                ("promote", c_double), ("small_ram", c_double), ("protect", c_int), ("most", c_int)]
 
 
 class ModelOptions(Structure):
