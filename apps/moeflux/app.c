@@ -22,10 +22,16 @@
 
 bool app_quiet;
 
+/* Names and values in it may come from anybody's file: none of them says anything to the terminal. */
 static void say(const char *fmt, va_list ap) {
-    fputs("moeflux: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    char text[4 * MF_ERROR_TEXT];
+    vsnprintf(text, sizeof text, fmt, ap);
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0; /* control characters of two bytes */
+        if (high) *c++ = '?';
+        if (high || (*c < 32 && *c != '\n' && *c != '\t') || *c == 127) *c = '?';
+    }
+    fprintf(stderr, "moeflux: %s\n", text);
 }
 
 void app_say(const char *fmt, ...) {
