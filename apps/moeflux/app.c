@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "text/unicode.h"
 
 #define SHIPPED "models/stories-moe"
 
@@ -21,10 +22,16 @@
 
 bool app_quiet;
 
+/* Names and values in it may come from anybody's file: none of them says anything to the terminal. */
 static void say(const char *fmt, va_list ap) {
-    fputs("moeflux: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    char text[4 * MF_ERROR_TEXT];
+    vsnprintf(text, sizeof text, fmt, ap);
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0; /* control characters of two bytes */
+        if (high) *c++ = '?';
+        if (high || (*c < 32 && *c != '\n' && *c != '\t') || *c == 127) *c = '?';
+    }
+    fprintf(stderr, "moeflux: %s\n", text);
 }
 
 void app_say(const char *fmt, ...) {
@@ -76,6 +83,22 @@ static void log_line(void *user, mf_log_level level, const char *text) {
 mf_log_sink app_log(bool verbose) {
     static char yes;
     return (mf_log_sink){.write = log_line, .user = verbose ? &yes : NULL};
+}
+
+const char *app_utf8(const char *text, char *out, size_t size) {
+    size_t n = 0, bad;
+    while (*text) {
+        unsigned char c = (unsigned char)*text;
+        size_t len = c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+        bool whole = strnlen(text, len) == len && mf__utf8_valid(text, len, &bad);
+        if (!whole) len = 1;
+        if (n + len >= size) break;
+        memcpy(out + n, whole ? text : "?", len);
+        n += len;
+        text += len;
+    }
+    out[n] = '\0';
+    return out;
 }
 
 const char *app_bytes(double n, char text[APP_BYTES_TEXT]) {

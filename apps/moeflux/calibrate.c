@@ -201,7 +201,7 @@ mf_status calibrate(const char *src, const char *dst, const calibrate_options *o
                     char name[CALIBRATE_NAME], mf_error *err) {
     reading r = {.opt = opt};
     mf__map text = {0};
-    char *made = beside(dst, ".calibration"), *folder = folder_of(dst), digits[17];
+    char *made = beside(dst, ".calibration"), *folder = folder_of(dst), digits[17], file[41];
     mf_status st = made && folder ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for a path");
     *out = NULL;
     mf__hash_init(&r.hash, 0);
@@ -225,7 +225,7 @@ mf_status calibrate(const char *src, const char *dst, const calibrate_options *o
         return st;
     }
     mf__hash_text(mf__hash_digest(&r.hash), digits);
-    snprintf(name, CALIBRATE_NAME, "%.40s (%.16s)", last_name(opt->text), digits);
+    snprintf(name, CALIBRATE_NAME, "%s (%.16s)", app_utf8(last_name(opt->text), file, sizeof file), digits);
     *out = r.sample;
     return MF_OK;
 }

@@ -209,6 +209,8 @@ static transfer_state judge(const fetch *f, transfer *t, CURLcode code, mf_error
         mf__fail(&t->why, MF_E_INVALID, "%s leads to an address without TLS, or of another kind; --allow-http lets it",
                  t->file.url);
     } else if (!t->why.status) {
+        t->final = code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_URL_MALFORMAT ||
+                   code == CURLE_PEER_FAILED_VERIFICATION; /* it will be so the next time */
         mf__fail(&t->why, MF_E_IO, "%s: %s after %lld of %lld bytes", t->file.url,
                  code == CURLE_OK ? "the answer ends"
                  : *t->error      ? t->error

@@ -86,15 +86,21 @@ const char *lossy_text(const mf_lossy *l, char text[LOSSY_TEXT]) {
 
 #define MAX_TUNED (1 << 20)
 
+const char *tuned_model(const mf_model_info *info, char text[TUNED_MODEL]) {
+    snprintf(text, TUNED_MODEL, "%d layers, %d experts, %lld and %lld bytes", info->n_layers, info->n_experts,
+             (long long)info->trunk_bytes, (long long)info->expert_bytes);
+    return text;
+}
+
 mf_status tuned_write(const char *dir, const tuned *t, mf_error *err) {
     char *path = mf__path_join(dir, TUNED_NAME), *text = NULL;
     json_t *knobs = json_object();
     for (size_t i = 0; i < MF__COUNT(KNOBS); i++)
         json_object_set_new(knobs, KNOBS[i].name, json_real(get(&t->lossy, &KNOBS[i])));
     json_t *root =
-        json_pack("{s:i, s:o, s:f, s:f, s:f, s:f, s:I, s:I, s:s}", "moeflux_tuned", 1, "lossy", knobs, "loss", t->loss,
-                  "standard_error", t->error, "bytes_per_token", t->bytes, "exact_bytes_per_token", t->exact, "tokens",
-                  (json_int_t)t->n_tokens, "ram", (json_int_t)t->ram, "text", t->text);
+        json_pack("{s:i, s:o, s:f, s:f, s:f, s:f, s:I, s:I, s:s, s:s}", "moeflux_tuned", 1, "lossy", knobs, "loss",
+                  t->loss, "standard_error", t->error, "bytes_per_token", t->bytes, "exact_bytes_per_token", t->exact,
+                  "tokens", (json_int_t)t->n_tokens, "ram", (json_int_t)t->ram, "text", t->text, "model", t->model);
     if (root) text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     mf_status st = path && text ? mf__file_replace(path, text, strlen(text), err)
                                 : mf__fail(err, MF_E_NOMEM, "no memory for " TUNED_NAME);
@@ -107,6 +113,7 @@ mf_status tuned_write(const char *dir, const tuned *t, mf_error *err) {
 static mf_status read_from(const json_t *root, const char *path, tuned *out, mf_error *err) {
     const json_t *knobs = json_object_get(root, "lossy"), *value;
     const char *name, *text = json_string_value(json_object_get(root, "text"));
+    const char *model = json_string_value(json_object_get(root, "model"));
     if (json_integer_value(json_object_get(root, "moeflux_tuned")) != 1 || !json_is_object(knobs))
         return mf__fail(err, MF_E_FORMAT, "%s is not what moeflux tune writes; run tune again", path);
     json_object_foreach((json_t *)knobs, name, value) {
@@ -124,6 +131,7 @@ static mf_status read_from(const json_t *root, const char *path, tuned *out, mf_
     out->n_tokens = json_integer_value(json_object_get(root, "tokens"));
     out->ram = json_integer_value(json_object_get(root, "ram"));
     snprintf(out->text, sizeof out->text, "%s", text ? text : "?");
+    snprintf(out->model, sizeof out->model, "%s", model ? model : "");
     return MF_OK;
 }
 

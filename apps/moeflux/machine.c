@@ -143,7 +143,7 @@ static double measure_drive(const char *path, int64_t block) {
     int n = 0;
     if (d.fd < 0 && !mf__path_exists(path)) d.fd = scratch_file(path);
     if (d.fd < 0) return 0;
-    d.block = (block + 4095) / 4096 * 4096;
+    d.block = block > 0 ? (block + 4095) / 4096 * 4096 : 4096;
     if (d.block > 8 << 20) d.block = 8 << 20;
     d.size = fstat(d.fd, &s) ? 0 : s.st_size;
     double start = app_seconds();

@@ -234,28 +234,37 @@ static void show_opening(void *bar, int64_t done, int64_t total) {
     progress_show(bar, done, total);
 }
 
-/* Settings of the command line, or those that were measured, which are said. */
-static mf_status choose_lossy(const char *dir, const app_model_options *opt, mf_lossy *out, mf_error *err) {
+/* What was measured says nothing of another model. */
+static mf_status check_tuned(const char *dir, const tuned *t, const mf_model *model, mf_error *err) {
+    char own[TUNED_MODEL];
+    if (!t->model[0] || !strcmp(t->model, tuned_model(mf_model_info_get(model), own))) return MF_OK;
+    return mf__fail(err, MF_E_MISMATCH,
+                    "%s/" TUNED_NAME " was measured with another model (%s; this one has %s): run moeflux tune again",
+                    dir, t->model, own);
+}
+
+/* Settings of the command line, or those that were measured, which are said; of which tuned then has what is known. */
+static mf_status choose_lossy(const char *dir, const app_model_options *opt, mf_lossy *out, tuned *t, mf_error *err) {
     char text[LOSSY_TEXT];
-    tuned t;
     if (opt->lossy && opt->tuned) return mf__fail(err, MF_E_INVALID, "--lossy and --tuned exclude each other");
     if (opt->lossy) return lossy_parse(opt->lossy, out, err);
     if (!opt->tuned) return MF_OK;
-    MF__TRY(tuned_read(dir, &t, err));
-    *out = t.lossy;
+    MF__TRY(tuned_read(dir, t, err));
+    *out = t->lossy;
     app_note(
         "tuned: %s, which cost %.4f nats a token (standard error %.4f) on %lld tokens of %s, and read %.2f times less",
-        lossy_text(&t.lossy, text), t.loss, t.error, (long long)t.n_tokens, t.text,
-        t.bytes > 0 ? t.exact / t.bytes : 1);
-    if (t.ram && opt->ram && opt->ram != t.ram)
-        app_note("tuned: measured with --ram %lldM, not %lldM: loss and reads will be others", (long long)(t.ram >> 20),
-                 (long long)(opt->ram >> 20));
+        lossy_text(&t->lossy, text), t->loss, t->error, (long long)t->n_tokens, t->text,
+        t->bytes > 0 ? t->exact / t->bytes : 1);
+    if (t->ram && opt->ram && opt->ram != t->ram)
+        app_note("tuned: measured with --ram %lldM, not %lldM: loss and reads will be others",
+                 (long long)(t->ram >> 20), (long long)(opt->ram >> 20));
     return MF_OK;
 }
 
 mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out, mf_error *err) {
     mf_model_options mo;
     progress bar;
+    tuned from = {0};
     mf_model_options_init(&mo);
     mo.backend = opt->backend;
     mo.exact = opt->exact;
@@ -281,7 +290,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     *out = NULL;
     MF__TRY(check_options(opt, err));
     MF__TRY(cluster_prepare(opt, &mo, err));
-    MF__TRY(choose_lossy(dir, opt, &mo.lossy, err));
+    MF__TRY(choose_lossy(dir, opt, &mo.lossy, &from, err));
     MF__TRY(routing_start(opt, &mo.routes, err));
     if (!mo.routes.fn) mo.routes = opt->routes;
     char *cache = app_user_path("XDG_CACHE_HOME", ".cache", ""); /* speeds of drives */
@@ -291,6 +300,7 @@ mf_status app_open(const char *dir, const app_model_options *opt, mf_model **out
     mf_status st = mf_model_open(dir, &mo, out, err);
     progress_end(&bar);
     free(cache);
+    if (st == MF_OK) st = check_tuned(dir, &from, *out, err);
     mf_error same;
     if (st == MF_OK)
         st = cluster_join(dir, *out, NULL, err);

@@ -28,9 +28,16 @@ typedef struct serve_options {
 
 static server *running; /* for the signal handler */
 
+/* The first ends it in good order, the second does not wait for answers, and the third not even for a disk. */
 static void on_signal(int number) {
-    (void)number;
+    static volatile sig_atomic_t n_caught;
     int saved = errno;
+    if (n_caught < 2) {
+        n_caught = n_caught + 1;
+    } else {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
     if (running) server_stop(running);
     errno = saved;
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "models.h"
@@ -96,7 +97,7 @@ static mf_status measure(tune *t, mf_lossy lossy, tune_point **out, mf_error *er
     t->n_points++;
     p->loss = against(t, p, t->parts.n_warm, t->parts.n_choose);
     app_note("%-48s loss %+.4f (%.4f)  %.3f MB a token, %.2f times less  %.1f tokens/s", lossy_text(&lossy, text),
-             p->loss.mean, p->loss.error, p->bytes * 1e-6, p->bytes > 0 ? t->exact.bytes / p->bytes : 0, p->tokens_s);
+             p->loss.mean, p->loss.error, p->bytes * 1e-6, t->exact.bytes / p->bytes, p->tokens_s);
     *out = p;
     return MF_OK;
 }
@@ -121,7 +122,7 @@ static mf_status measure_all(tune *t, mf_error *err) {
     bool copies = has_copies(t->dir);
     MF__TRY(tune_measure(t->dir, &t->opt->model, &t->text, &t->parts, true, &t->exact, err));
     app_note("%-48s %.3f MB a token  %.1f tokens/s", "exact", t->exact.bytes * 1e-6, t->exact.tokens_s);
-    if (t->exact.bytes <= 0)
+    if (t->exact.bytes <= 0 || !t->exact.evictions) /* what is read may be the rest of all experts, once and for all */
         return mf__fail(err, MF_E_INVALID,
                         "nothing is read: all experts fit in memory, and there is nothing to gain; --ram says how much "
                         "memory there will be");
@@ -268,7 +269,8 @@ static mf_status keep(const tune *t, const tune_point *p, estimate stated, const
                    .n_tokens = t->exact.nll.n - t->parts.n_choose,
                    .ram = t->opt->model.ram};
     if (p) found.lossy = p->lossy;
-    snprintf(found.text, sizeof found.text, "%s", slash ? slash + 1 : file);
+    app_utf8(slash ? slash + 1 : file, found.text, sizeof found.text);
+    memcpy(found.model, t->exact.model, sizeof found.model);
     if (t->opt->dry) return MF_OK;
     MF__TRY(tuned_write(t->dir, &found, err));
     app_note("written to %s/" TUNED_NAME ": run, chat and serve use it with --tuned", t->dir);
@@ -276,6 +278,9 @@ static mf_status keep(const tune *t, const tune_point *p, estimate stated, const
 }
 
 static mf_status run(tune *t, const char *file, mf_error *err) {
+    if (!t->opt->dry && access(t->dir, W_OK)) /* now, not when all has been measured */
+        return mf__fail(err, MF_E_IO, "%s/" TUNED_NAME " cannot be written: %s; --dry-run measures all the same",
+                        t->dir, strerror(errno));
     MF__TRY(tune_text_read(t->dir, file, t->opt->n_tokens, t->opt->per_doc, &t->text, err));
     t->parts.n_warm = t->text.n_scored / 20;
     t->parts.n_choose = t->text.n_scored / 4;
@@ -288,8 +293,13 @@ static mf_status run(tune *t, const char *file, mf_error *err) {
     MF__TRY(choose(t, &p, &stated, err));
     if (!p) stated = (estimate){0};
     show_choice(t, p, stated);
-    if (t->opt->report) MF__TRY(write_report(t, t->opt->report, err));
-    return keep(t, p, stated, file, err);
+    mf_status st = keep(t, p, stated, file, err);
+    mf_error why;
+    if (t->opt->report && write_report(t, t->opt->report, &why) != MF_OK && st == MF_OK) {
+        if (err) *err = why;
+        st = why.status;
+    }
+    return st;
 }
 
 int cmd_tune(int argc, char **argv) {

@@ -29,8 +29,10 @@ typedef struct tune_point {
     losses nll;
     double bytes, tokens_s; /* read per token, and how many a second: of the tokens that compare */
     double rest_bytes;      /* ... of the rest, if it was decoded */
+    int64_t evictions;      /* ... experts that had to go since the first part of the text */
     mf_stats stats;
     estimate loss; /* against exact, of the tokens that compare */
+    char model[TUNED_MODEL];
 } tune_point;
 
 /* Decodes the text with the point's setting in a model opened for it, with an empty cache; whole: with the rest. */

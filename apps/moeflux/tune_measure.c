@@ -84,7 +84,7 @@ static mf_status decode_document(decoding *d, const int32_t *ids, int64_t n, tun
     for (int64_t i = 0; i + 1 < n && p->nll.n < d->parts->n; i++) {
         MF__TRY(mf_eval_token(d->session, ids[i], i, d->logits, d->n_vocab, err));
         double nll = loss_of(d->logits, d->n_vocab, ids[i + 1]);
-        if (isnan(nll))
+        if (!isfinite(nll))
             return mf__fail(err, MF_E_FORMAT, "the model's output is not a number; moeflux verify looks for damage");
         bool new_part = p->nll.n == d->parts->n_warm || p->nll.n == d->parts->n_choose;
         MF__TRY(losses_add(&p->nll, nll, i % LOSSES_BLOCK == 0 || new_part, err));
@@ -99,6 +99,7 @@ static mf_status decode_all(decoding *d, const tune_text *text, tune_point *p, m
     int64_t rest = p->nll.n - d->parts->n_choose;
     mf_stats stats;
     mf_model_stats_get(d->model, &stats);
+    p->evictions = p->stats.evictions + stats.evictions;
     p->rest_bytes = rest > 0 ? (double)(stats.bytes_read + stats.bytes_prefetched) / (double)rest : 0;
     return MF_OK;
 }
@@ -118,6 +119,7 @@ mf_status tune_measure(const char *dir, const app_model_options *model, const tu
         if (text->starts[i + 1] - text->starts[i] > so.n_ctx)
             so.n_ctx = (int32_t)(text->starts[i + 1] - text->starts[i]);
     d.n_vocab = (size_t)mf_model_info_get(d.model)->n_vocab;
+    tuned_model(mf_model_info_get(d.model), p->model);
     d.logits = malloc(d.n_vocab * sizeof *d.logits);
     mf_status st =
         d.logits ? mf_session_create(d.model, &so, &d.session, err) : mf__fail(err, MF_E_NOMEM, "no memory for logits");

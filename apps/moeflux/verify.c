@@ -27,14 +27,20 @@ static int verify(const char *dir, const char *source, mf__verify_options *opt) 
     if (st != MF_OK) return app_fail(&err);
     double seconds = app_seconds() - bar.start;
     app_note("%s is as it was written: %lld tensors, %lld experts and %lld files, %s in %.1f s (%s/s)", dir,
-            (long long)r.n_tensors, (long long)r.n_experts, (long long)r.n_files, app_bytes((double)r.bytes, size),
-            seconds, app_bytes(seconds > 0 ? (double)r.bytes / seconds : 0, rate));
+             (long long)r.n_tensors, (long long)r.n_experts, (long long)r.n_files, app_bytes((double)r.bytes, size),
+             seconds, app_bytes(seconds > 0 ? (double)r.bytes / seconds : 0, rate));
     if (!source) return APP_OK;
     progress_start(&bar, "comparing", NULL);
-    st = mf__verify_against(dir, source, opt, &err);
+    double likeness = 1;
+    st = mf__verify_against(dir, source, opt, &likeness, &err);
     progress_end(&bar);
     if (st != MF_OK) return app_fail(&err);
-    app_note("%s is what %s gives", dir, source);
+    if (likeness < 1)
+        app_note("%s is what %s gives, its experts as far as their calibration lets them be: all are like those of the "
+                 "source (%.3f or more)",
+                 dir, source, likeness);
+    else
+        app_note("%s is what %s gives", dir, source);
     return APP_OK;
 }
 

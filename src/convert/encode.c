@@ -121,30 +121,34 @@ int64_t mf__encode_strip(int64_t n_cols) {
     return MF_FEEDBACK_ROWS * n_cols + mf__feedback_scratch(n_cols);
 }
 
-/* Up to MF_FEEDBACK_ROWS rows together. One with a NaN or an infinity, where that may pass, has no sums to be fed back.
- */
+/* Up to MF_FEEDBACK_ROWS rows together. One with a NaN or an infinity, where that may pass, has no sums to be fed back:
+ * another takes its place there, and which rows are beside it makes no difference to any. */
 static void encode_strip(region *r, int64_t first, int n, float *strip, float *y) {
     const mf__encode *e = r->e;
     int64_t cols = e->dst.n_cols;
     const float *from[MF_FEEDBACK_ROWS];
-    bool finite = true;
+    bool finite[MF_FEEDBACK_ROWS];
+    int whole = -1;
     for (int i = 0; i < n; i++) {
         mf__source_row_f32(e->src, first + i, strip + i * cols);
         from[i] = e->targets ? e->targets + (first + i) * cols : strip + i * cols;
         bool ok = all_finite(strip + i * cols, cols);
         if (!ok && !e->allow_nonfinite) note_bad(r, first + i);
-        finite = finite && ok && all_finite(from[i], cols);
+        finite[i] = ok && all_finite(from[i], cols);
+        if (finite[i]) whole = i;
     }
+    for (int i = 0; whole >= 0 && i < n; i++)
+        if (!finite[i]) from[i] = from[whole];
     mf__feedback_out out = {.codes = e->data + first * r->row,
                             .scales = e->scales + first * r->scale,
                             .biases = e->biases + first * r->bias,
                             .codes_row = r->row,
                             .scales_row = r->scale};
-    if (finite) mf__feedback_encode(e->feedback, &e->dst, from, n, &out, strip + MF_FEEDBACK_ROWS * cols);
+    if (whole >= 0) mf__feedback_encode(e->feedback, &e->dst, from, n, &out, strip + MF_FEEDBACK_ROWS * cols);
     for (int i = 0; i < n; i++) {
         uint8_t *data = out.codes + i * r->row, *scales = out.scales + i * r->scale, *biases = out.biases + i * r->bias;
         const float *x = strip + i * cols;
-        if (!finite) mf__affine_fit_weighted_row(x, NULL, &e->dst, mf__affine_fit_levels(), data, scales, biases);
+        if (!finite[i]) mf__affine_fit_weighted_row(x, NULL, &e->dst, mf__affine_fit_levels(), data, scales, biases);
         if (!e->rows) continue;
         mf__affine_decode_row(data, scales, biases, e->dst.scale_type, cols, e->dst.bits, e->dst.group, y);
         e->rows[first + i] = row_loss(e, x, y, first + i);

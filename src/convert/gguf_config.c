@@ -17,13 +17,20 @@ static const json_t *find(const reader *r, const char *key) {
     return json_object_get(r->g->meta, name);
 }
 
+#define LAYERS 1024             /* that lists are made for: more than a config may have */
+#define MOST ((int64_t)1 << 30) /* what is larger is none of these numbers, and products of two are numbers */
+
+static int64_t bounded(int64_t v) {
+    return v < -MOST ? -MOST : v > MOST ? MOST : v;
+}
+
 /* Some integers are given layer by layer; zeros stand for layers without. */
 static bool integer_of(const json_t *value, int64_t *out) {
-    *out = json_integer_value(value);
+    *out = bounded(json_integer_value(value));
     if (json_is_integer(value)) return true;
     if (!json_is_array(value)) return false;
     for (size_t i = 0; i < json_array_size(value); i++) {
-        int64_t v = json_integer_value(json_array_get(value, i));
+        int64_t v = bounded(json_integer_value(json_array_get(value, i)));
         if (v > *out) *out = v;
     }
     return true;
@@ -236,7 +243,7 @@ static mf_status gpt_oss(const reader *r, mf_error *err) {
 static void dense_layers(const reader *r) {
     int64_t n = json_integer_value(json_object_get(r->out, "num_hidden_layers"));
     json_t *types = json_array();
-    for (int64_t l = 0; l < n && l < 1024; l++) {
+    for (int64_t l = 0; l < n && l < LAYERS; l++) {
         char name[48];
         snprintf(name, sizeof name, "blk.%" PRId64 ".ffn_gate_inp.weight", l);
         json_array_append_new(types, json_string(has_tensor(r, name) ? "sparse" : "dense"));
@@ -329,7 +336,7 @@ static mf_status indexed(const reader *r, mf_error *err) {
     MF__TRY(copy(r, "index_topk", "attention.indexer.top_k", err));
     if (!json_is_array(types)) return MF_OK;
     json_t *named = json_array();
-    for (int64_t l = 0; l < json_integer_value(json_object_get(r->out, "num_hidden_layers")); l++) {
+    for (int64_t l = 0; l < json_integer_value(json_object_get(r->out, "num_hidden_layers")) && l < LAYERS; l++) {
         const json_t *v = json_array_get(types, (size_t)l);
         json_array_append_new(named, json_string(json_is_true(v) || json_integer_value(v) ? "full" : "shared"));
     }
@@ -358,9 +365,9 @@ static void limit(const reader *r, double usual) {
 }
 
 static mf_status minimax_m3(const reader *r, mf_error *err) {
-    json_t *types = json_array();
     MF__TRY(plain(r, err));
     MF__TRY(wanted_gate(r, 2, "sigmoid", err));
+    json_t *types = json_array();
     put_bool(r, "zero_centred_norms", false); /* 1 is added already */
     limit(r, 7);
     put(r, "rotary_dim", get(r, "rope.dimension_count", 64));
@@ -373,7 +380,7 @@ static mf_status minimax_m3(const reader *r, mf_error *err) {
     put(r, "dense_intermediate_size", get(r, "feed_forward_length", 0));
     put(r, "intermediate_size", get(r, "expert_feed_forward_length", 0));
     put(r, "shared_intermediate_size", get(r, "expert_feed_forward_length", 0) * get(r, "expert_shared_count", 1));
-    for (int64_t l = 0; l < json_integer_value(json_object_get(r->out, "num_hidden_layers")) && l < 1024; l++) {
+    for (int64_t l = 0; l < json_integer_value(json_object_get(r->out, "num_hidden_layers")) && l < LAYERS; l++) {
         char name[48];
         snprintf(name, sizeof name, "blk.%" PRId64 ".indexer.q_proj.weight", l);
         json_array_append_new(types, json_string(has_tensor(r, name) ? "minimax_m3_sparse" : "full_attention"));
@@ -388,7 +395,7 @@ static mf_status windows(const reader *r, int64_t *full_kv, int64_t *sliding_kv,
     int64_t n = json_integer_value(json_object_get(r->out, "num_hidden_layers"));
     json_t *types = json_array();
     *full_kv = *sliding_kv = get(r, "attention.head_count_kv", 1);
-    for (int64_t l = 0; l < n && l < 1024; l++) {
+    for (int64_t l = 0; l < n && l < LAYERS; l++) {
         const json_t *p = json_array_get(pattern, (size_t)l), *v = json_array_get(kv, (size_t)l);
         bool sliding = json_is_true(p) || json_integer_value(p);
         if (v) *(sliding ? sliding_kv : full_kv) = json_integer_value(v);

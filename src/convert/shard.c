@@ -284,6 +284,7 @@ static mf_status begin(job *j, mf_error *err) {
     if (st == MF_OK && old && (!same || j->opt->restart)) {
         st = mf__dir_remove(j->partial, err);
         close(j->lock);
+        j->lock = -1;
         if (st == MF_OK) st = mf__dir_make(j->partial, err);
         if (st == MF_OK) st = take_lock(j, marker, err);
         same = false;

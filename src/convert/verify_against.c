@@ -1,12 +1,20 @@
-/* A model against its source: the same stream as a conversion, into a sink that compares checksums. */
+/* A model against its source: the same stream as a conversion, into a sink that compares checksums. Experts that were
+ * made with a calibration have other bytes than without: of those it is asked whether they are like what the source
+ * gives, which those of another expert or another model are not. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "convert/flow.h"
 #include "convert/verify.h"
 #include "quant/affine.h"
+
+#define LIKE 0.5 /* the cosine that two of the same are above, whatever the calibration; of two others it is about 0   \
+                  */
 
 typedef struct check {
     const mf__native *native;
@@ -17,6 +25,12 @@ typedef struct check {
     int layer, expert;
     const char *layer_hashes[2];
     int64_t n_tensors;
+    /* with a calibration */
+    bool calibrated;
+    int fd;          /* the layer's file */
+    uint8_t *stored; /* an expert of it */
+    float *rows[2];  /* as stored, and as the source gives it */
+    double likeness; /* the least so far */
 } check;
 
 static bool has_tensor(const void *ctx, const char *name) {
@@ -70,6 +84,10 @@ static mf_status experts_begin(void *ctx, int layer, const mf__expert_layout *la
     if (!c->native->has_layout || layout->bytes != c->native->layout.bytes || n != c->native->n_experts)
         return mf__fail(err, MF_E_MISMATCH, "the experts of %s are laid out unlike those that the source gives",
                         c->native->dir);
+    if (c->fd >= 0) close(c->fd);
+    c->fd = -1;
+    int64_t size;
+    if (c->calibrated) MF__TRY(mf__file_open(c->native->expert_files[layer], &c->fd, &size, err));
     for (int s = 0; s < 2; s++) {
         const json_t *text = json_object_get(c->sets[s], key);
         c->layer_hashes[s] = json_string_length(text) == (size_t)n * 16 ? json_string_value(text) : NULL;
@@ -87,9 +105,50 @@ static mf_status check_expert(const check *c, int set, uint64_t hash, mf_error *
                     set ? " (2 bits)" : "", c->native->dir);
 }
 
+/* The cosine of the angle between a part as stored and as the source gives it; 1 where both are 0. */
+static double part_likeness(const check *c, int part, const uint8_t *blob) {
+    mf__tensor a = mf__expert_view(&c->native->layout, (mf__expert_part)part, c->stored);
+    mf__tensor b = mf__expert_view(&c->native->layout, (mf__expert_part)part, blob);
+    double aa = 0, bb = 0, ab = 0;
+    for (int64_t row = 0; row < a.n_rows; row++) {
+        mf__tensor_row_f32(&a, row, c->rows[0]);
+        mf__tensor_row_f32(&b, row, c->rows[1]);
+        for (int64_t i = 0; i < a.n_cols; i++) {
+            double x = c->rows[0][i], y = c->rows[1][i];
+            if (!isfinite(x) && !isfinite(y)) continue; /* --allow-nonfinite */
+            aa += x * x;
+            bb += y * y;
+            ab += x * y;
+        }
+    }
+    return aa == 0 && bb == 0 ? 1 : ab / sqrt(aa * bb);
+}
+
+static mf_status check_like(check *c, const uint8_t *blob, mf_error *err) {
+    const mf__expert_layout *l = &c->native->layout;
+    const char *path = c->native->expert_files[c->layer];
+    if (c->native->shard && !mf__shard_has(c->native->shard, c->layer, c->expert)) return MF_OK;
+    MF__TRY(mf__pread_all(c->fd, c->stored, (size_t)l->bytes, c->expert * l->stride, path, err));
+    for (int p = 0; p < MF_PART_COUNT; p++) {
+        double like = part_likeness(c, p, blob);
+        if (!(like >= LIKE))
+            return mf__fail(
+                err, MF_E_MISMATCH,
+                "layer %d, expert %d of %s is unlike what the source gives (%s, a likeness of %.2f): it was "
+                "made of something else",
+                c->layer, c->expert, c->native->dir, mf__expert_part_name((mf__expert_part)p), like);
+        if (like < c->likeness) c->likeness = like;
+    }
+    return MF_OK;
+}
+
 static mf_status experts(void *ctx, const mf__expert_run *run, mf_error *err) {
     check *c = ctx;
     for (int i = 0; i < run->n; i++, c->expert++) {
+        if (c->calibrated) {
+            MF__TRY(check_like(c, run->blobs + i * c->native->layout.stride, err));
+            continue;
+        }
         MF__TRY(check_expert(c, 0, run->hashes[i], err));
         if (run->seconds) MF__TRY(check_expert(c, 1, run->second_hashes[i], err));
     }
@@ -107,9 +166,22 @@ static mf_status part(void *ctx, json_t *note, mf_error *err) {
     return MF_OK;
 }
 
-static mf_status compare(const mf__native *native, const mf__plan *plan, mf_error *err) {
+static mf_status reserve(check *c, mf_error *err) {
+    const mf__expert_layout *l = &c->native->layout;
+    int64_t cols = 0;
+    if (!c->calibrated || !c->native->has_layout) return MF_OK;
+    for (int p = 0; p < MF_PART_COUNT; p++) cols = l->part[p].n_cols > cols ? l->part[p].n_cols : cols;
+    c->stored = malloc((size_t)l->bytes);
+    for (int i = 0; i < 2; i++) c->rows[i] = malloc((size_t)cols * sizeof *c->rows[i]);
+    return c->stored && c->rows[0] && c->rows[1] ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory to compare experts");
+}
+
+static mf_status compare(const mf__native *native, const mf__plan *plan, double *likeness, mf_error *err) {
     const json_t *own = json_object_get(native->manifest, "moeflux");
     check c = {.native = native,
+               .calibrated = json_object_get(json_object_get(own, "conversion"), "calibration") != NULL,
+               .fd = -1,
+               .likeness = 1,
                .tensors = json_object_get(native->manifest, "tensors"),
                .sets = {json_object_get(json_object_get(own, "experts"), "xxh64"),
                         json_object_get(json_object_get(own, "experts_2bit"), "xxh64")}};
@@ -117,8 +189,14 @@ static mf_status compare(const mf__native *native, const mf__plan *plan, mf_erro
                      experts, experts_end, part,         NULL};
     mf__stage *stage;
     MF__TRY(mf__stage_open(plan->cat, NULL, &stage, err));
-    mf_status st = mf__flow_run(plan, stage, &sink, err);
+    mf_status st = reserve(&c, err);
+    if (st == MF_OK) st = mf__flow_run(plan, stage, &sink, err);
     mf__stage_close(stage);
+    if (c.fd >= 0) close(c.fd);
+    free(c.stored);
+    free(c.rows[0]);
+    free(c.rows[1]);
+    if (likeness) *likeness = c.likeness;
     if (st == MF_OK && c.n_tensors != (int64_t)json_object_size(c.tensors))
         st = mf__fail(err, MF_E_MISMATCH, "%s has %zu tensors, the source gives %lld", native->dir,
                       json_object_size(c.tensors), (long long)c.n_tensors);
@@ -136,7 +214,8 @@ static mf_status same_encoder(const char *dir, const json_t *about, mf_error *er
                     dir, made_by, MF__ENCODER_VERSION);
 }
 
-mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_options *opt, mf_error *err) {
+mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_options *opt, double *likeness,
+                             mf_error *err) {
     mf__native native;
     mf__plan plan = {0};
     mf__convert_options how;
@@ -152,13 +231,8 @@ mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_
                        : mf__fail(err, MF_E_UNSUPPORTED,
                                   "%s does not say how it was converted, so it cannot be compared with a source", dir);
     if (st == MF_OK) st = same_encoder(dir, about, err);
-    if (st == MF_OK && json_object_get(about, "calibration"))
-        st = mf__fail(err, MF_E_UNSUPPORTED,
-                      "%s was converted with a calibration, whose text had a part in its bytes: they cannot be made of "
-                      "the source alone and compared. Without --against its checksums are verified",
-                      dir);
     if (st == MF_OK) st = mf__plan_make(src, &how, &plan, err);
-    if (st == MF_OK) st = compare(&native, &plan, err);
+    if (st == MF_OK) st = compare(&native, &plan, likeness, err);
     mf__plan_close(&plan);
     mf__native_close(&native);
     return st;

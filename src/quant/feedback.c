@@ -118,8 +118,10 @@ INLINE void solve(const strip *s, attempt *a) {
     store_scales(s, a);
 }
 
+/* The first one in any case, unless it cannot be stored: of values whose squares are too large none has an error. */
 INLINE void keep_best(strip *s, const attempt *a) {
-    masks better = a->error < s->best;
+    lanes none = a->scale * 0 + a->bias * 0; /* NaN for what is not finite */
+    masks better = ((a->error < s->best) | (s->best != s->best)) & (none == none);
     lanes v = a->error;
     keep_where(&better, &v, &s->best);
     s->best = v;
@@ -140,7 +142,7 @@ INLINE void keep_best(strip *s, const attempt *a) {
 INLINE void search(strip *s, const effort *how, const lanes *lo, const lanes *hi) {
     attempt a[TRIES];
     lanes zero = {0};
-    s->best = zero + 3e38f;
+    s->best = zero + __builtin_nanf(""); /* nothing was tried */
     s->scale = zero + 1e-7f;
     s->bias = zero;
     for (int c = 0; c < s->n; c++) s->codes[c] = zero;

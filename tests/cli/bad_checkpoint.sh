@@ -57,6 +57,8 @@ copy_of "$plain" c && printf '[]' >c/config.json
 converts_not "a config that is no object" c c/config.json
 copy_of "$plain" c && edit c/config.json 's/"qwen3_5_moe_text"/"frobnicator"/'
 converts_not "an unknown model_type" c config.json frobnicator qwen3_5_moe
+copy_of "$plain" c && edit c/config.json 's/"qwen3_5_moe[a-z_]*"/"x\\u001b[2J\\u009b1mx\\u007f"/'
+converts_not "a model_type that speaks to the terminal" c config.json 'x?[2J??1mx?'
 copy_of "$plain" c && edit c/config.json '/"num_experts"/d'
 converts_not "a key is missing" c config.json num_experts
 copy_of "$plain" c && edit c/config.json 's/"hidden_size": 128/"hidden_size": -1/'

@@ -135,6 +135,19 @@ run_it 0 "$moeflux" run tuned --tuned --most-experts 64 --prompt "Once" --tokens
 name="with the same text every time"
 run_it 0 "$moeflux" run tuned --tuned --most-experts 64 --prompt "Once" --tokens 30 --temperature 0 --json --prefetch off --io-threads 2 &&
     [ "$(grep '"text"' first)" = "$(grep '"text"' out)" ] && ok
+name="tuned by a text whose name is no UTF-8" && wild=$(printf 't\377xt') && cp text "$wild"
+run_it 0 "$moeflux" tune tuned "$wild" --most-experts 64 --loss 0.5 --tokens 40 --steps 1 -q && grep -q '"text": "t?xt"' tuned/tuned.json && ok
+name="tuned, and the chart cannot be written" && rm tuned/tuned.json
+run_it 1 "$moeflux" tune tuned text --most-experts 64 --loss 0.5 --tokens 40 --steps 1 -q --report nowhere/chart.html && has err "nowhere/chart.html" &&
+    grep -q '"lossy": {' tuned/tuned.json && ok
+edit tuned/tuned.json 's/"model": "8 layers/"model": "9 layers/'
+name="tuned with another model"
+run_it 1 "$moeflux" run tuned --tuned -q --prompt "Once" && has err "tuned.json was measured with another model (9 layers" && ok
+if [ "$(id -u)" -ne 0 ]; then
+    chmod a-w tuned
+    fails "a model that cannot be written to" "tuned/tuned.json cannot be written" -- "$moeflux" tune tuned text --tokens 40
+    chmod u+w tuned
+fi
 wrong "nothing was tuned" "moeflux tune" "$moeflux" run "$stories" --tuned --prompt "Once"
 name="nothing to gain"
 run_it 1 "$moeflux" tune tuned text --tokens 40 --dry-run && has err "all experts fit" && ok

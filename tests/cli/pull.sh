@@ -57,6 +57,7 @@ name="a verdict on a model directory there" && : >log && run_it 0 inspect org/st
 fails "no such model to look at" "404" -- inspect org/nothing -q
 fails "no hub at all, said at once" "onnect" -- timeout 20 "$moeflux" inspect org/tiny -q --endpoint http://127.0.0.1:9 --allow-http
 echo 'hash-once config.json' >faults && name="a look at bytes that were wrong once" && run_it 0 inspect org/tiny && has out "it fits" && ok
+echo 'loop' >faults && fails "a look that is sent in circles, said at once" "redirects" -- timeout 20 "$moeflux" inspect org/tiny -q --endpoint "$endpoint" --allow-http
 echo 'busy 3' >faults && name="a look at a busy server" && run_it 0 inspect org/tiny && has out "it fits" && ok
 : >faults
 if [ -x "$make_gguf" ]; then

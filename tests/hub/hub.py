@@ -11,6 +11,7 @@ FAULTS is read at every request; each line is one of
   busy N           N requests of files in all are answered with 429 first
   norange          ranges are not known
   redirect URL     files are at URL/cdn/... (another host's name: tokens must stay behind)
+  loop             files are where they were asked for, over and over
   token T          without it there is nothing to see
   pages            the list of files comes two at a time
   size NAME        the list has another size for the file
@@ -95,6 +96,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.api(f, parts, url)
         if len(parts) >= 5 and parts[2] == "resolve" and parts[3] == COMMIT:
             name, path = "/".join(parts[:2]), "/".join(parts[4:])
+            if "loop" in f:
+                return self.answer(302, b"over there", [("Location", self.path)])
             if "redirect" in f:
                 where = f["redirect"] + "/cdn/" + name + "/" + path
                 return self.answer(302, b"over there", [("Location", where)])

@@ -1,13 +1,15 @@
 /* `moeflux serve` as a process: a port that is taken, a socket handed over, signals, refusals at the start; a dashboard
  * that asks for numbers there are; and `moeflux chat --server` with servers that are none. Arguments: MODEL PROGRAM
- * GRAFANA_JSON. */
+ * GRAFANA_JSON STUCK_DISK. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "base/file.h"
 #include "client.h"
 
-static const char *program, *dashboard;
+static const char *program, *dashboard, *stuck_disk;
+static const char *preload; /* into the next child; NULL: nothing */
 
 typedef struct child {
     pid_t pid;
@@ -25,6 +27,7 @@ static child spawn(const char *const *extra, int inherited) {
     if (!c.pid) {
         char pid[16];
         dup2(pipe_fds[1], 2);
+        if (preload) setenv("LD_PRELOAD", preload, 1);
         if (inherited >= 0) {
             dup2(inherited, 3);
             snprintf(pid, sizeof pid, "%d", (int)getpid());
@@ -199,6 +202,32 @@ static void test_signals(void **state) {
     }
 }
 
+/* A state is being written to a disk that does not answer: the end waits for it, until the third signal. */
+static void test_stuck_disk(void **state) {
+    char dir[64], body[] =
+                      "{\"prompt\":\"Once upon a time there was a dog who lived by the sea with a cat and a king who "
+                      "had seen many ships\",\"max_tokens\":1}";
+    int status;
+    (void)state;
+    snprintf(dir, sizeof dir, "stuck_%ld", (long)getpid());
+    preload = stuck_disk;
+    child c = spawn((const char *[]){"--port", "0", "--cache-dir", dir, NULL}, -1);
+    preload = NULL;
+    listen_to(&c);
+    free(ask(c.port, "/v1/completions", body, &status));
+    assert_int_equal(status, 200);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(waitpid(c.pid, &status, WNOHANG), 0);
+        kill(c.pid, SIGTERM);
+        usleep(300000);
+    }
+    for (int i = 0; i < 100 && waitpid(c.pid, &status, WNOHANG) == 0; i++) usleep(100000);
+    if (kill(c.pid, SIGKILL) == 0 && waitpid(c.pid, &status, 0) == c.pid) fail_msg("it still waits for its disk");
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    close(c.err);
+    mf__dir_remove(dir, NULL);
+}
+
 /* Every number that the dashboard asks for is one that the server has. */
 static void test_dashboard(void **state) {
     int status;
@@ -336,11 +365,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_taken_port),       cmocka_unit_test(test_other_machines_need_a_key),
         cmocka_unit_test(test_inherited_socket), cmocka_unit_test(test_socket_activation),
         cmocka_unit_test(test_no_prompt_cache),  cmocka_unit_test(test_signals),
-        cmocka_unit_test(test_dashboard),        cmocka_unit_test(test_impostors),
+        cmocka_unit_test(test_stuck_disk),       cmocka_unit_test(test_dashboard),
+        cmocka_unit_test(test_impostors),
     };
-    if (argc < 4) return 2;
+    if (argc < 5) return 2;
     model_dir = argv[1];
     program = argv[2];
     dashboard = argv[3];
+    stuck_disk = argv[4];
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

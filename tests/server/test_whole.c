@@ -122,6 +122,22 @@ static void test_shared_prompt(void **state) {
     finish(&f);
 }
 
+/* Four answers to one prompt: it is read once, and counted once, also as what was known of it. */
+static void test_counted_once(void **state) {
+    fixture f;
+    int status;
+    (void)state;
+    start(&f, NULL);
+    free(ask(f.port, "/v1/completions",
+             "{\"prompt\":\"Once upon a time there was a dog who lived by the sea with a cat and a king who had "
+             "seen many ships\",\"n\":4,\"max_tokens\":1}",
+             &status));
+    assert_int_equal(status, 200);
+    assert_true(metric(f.port, "moeflux_prompt_tokens_total") > 16);
+    assert_int_equal((int)metric(f.port, "moeflux_cached_tokens_total"), 0);
+    finish(&f);
+}
+
 /* ---- the queue, leaving, the end --------------------------------------------------------------------------------- */
 
 static void tiny_queue(server_options *o) {
@@ -581,6 +597,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_shared_prompt),
+        cmocka_unit_test(test_counted_once),
         cmocka_unit_test(test_full_queue),
         cmocka_unit_test(test_fair_queue),
         cmocka_unit_test(test_stop_in_the_middle),
@@ -595,14 +612,19 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_slow_disk),
         cmocka_unit_test(test_leaving_while_loading),
+        cmocka_unit_test(test_many_slow_reads),
+        cmocka_unit_test(test_states_beyond_sessions),
         cmocka_unit_test(test_shared_prompt_on_disk),
         cmocka_unit_test(test_foresight),
         cmocka_unit_test(test_fresh),
         cmocka_unit_test(test_session_order),
         cmocka_unit_test(test_little_memory),
         cmocka_unit_test(test_short_beside_long),
+        cmocka_unit_test(test_long_beside_stream),
+        cmocka_unit_test(test_waiting_beside_stream),
     };
     if (argc < 2) return 2;
     model_dir = whole_model = argv[1];
+    if (argc > 2) cmocka_set_test_filter(argv[2]); /* by hand: "*slow*" */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,5 +13,9 @@ void test_fresh(void **state);
 void test_session_order(void **state);
 void test_little_memory(void **state);
 void test_short_beside_long(void **state);
+void test_long_beside_stream(void **state);
+void test_waiting_beside_stream(void **state);
+void test_many_slow_reads(void **state);
+void test_states_beyond_sessions(void **state);
 
 #endif

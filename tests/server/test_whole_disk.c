@@ -170,6 +170,66 @@ void test_slow_disk(void **state) {
     clear();
 }
 
+static void one_session(server_options *o) {
+    o->max_sessions = 1;
+}
+
+/* More answers at a time than sessions are kept: states that wait to be written are no sessions, and stay. */
+void test_states_beyond_sessions(void **state) {
+    static const char stream[] = "{\"stream\":true,\"temperature\":0,\"max_tokens\":1800,\"ignore_eos\":true,%s";
+    fixture f;
+    char body[1280], rest[1024];
+    int n_cached;
+    (void)state;
+    begin(&f, one_session);
+    hold(&writing, 1);
+    free(chat(f.port, "You are a sailor", "Tell me.", &n_cached)); /* its state is held, the others' wait */
+    wait_held(&writing, 1);
+    int fd = dial(f.port);
+    snprintf(rest, sizeof rest, BODY, "You are a baker", "Tell me.");
+    snprintf(body, sizeof body, stream, strchr(rest, ',') + strlen(",\"max_tokens\":6,"));
+    put_request(fd, "/v1/chat/completions", body);
+    while (metric(f.port, "moeflux_decoded_tokens_total") < 10) usleep(1000); /* its prompt has been read */
+    free(chat(f.port, "You are a king", "Tell me.", &n_cached));              /* beside it, with a session of its own */
+    close(fd);
+    let_go(&writing);
+    wait_running(f.port, 0);
+    finish(&f);
+    begin(&f, NULL);
+    free(chat(f.port, "You are a baker", "Tell me.", &n_cached));
+    if (n_cached < 20) fail_msg("%d tokens were known: the state that waited was given up", n_cached);
+    finish(&f);
+    clear();
+}
+
+/* Many wait for the disk: one that finds nothing there waits for none of them. */
+void test_many_slow_reads(void **state) {
+    enum { N = 12 };
+    static const char *const who[N] = {"A sailor", "The baker", "My king", "Our girl",  "Some bear", "One tree",
+                                       "No ship",  "Her moon",  "His dog", "Their cat", "Every man", "Old woman"};
+    static asker list[N];
+    fixture f;
+    int n_cached;
+    (void)state;
+    begin(&f, NULL);
+    hold(&reading, N);
+    for (int i = 0; i < N; i++) {
+        list[i] = (asker){.port = f.port, .who = who[i], .what = "Tell me."};
+        assert_int_equal(pthread_create(&list[i].thread, NULL, run_asker, &list[i]), 0);
+    }
+    wait_running(f.port, N);
+    usleep(100000);
+    hold(&reading, 0); /* those that come now are not held */
+    free(chat(f.port, "You are a poet", "Tell me.", &n_cached));
+    let_go(&reading);
+    for (int i = 0; i < N; i++) {
+        pthread_join(list[i].thread, NULL);
+        free(list[i].text);
+    }
+    finish(&f);
+    clear();
+}
+
 /* The client leaves while its prompt is being read from the disk. */
 void test_leaving_while_loading(void **state) {
     fixture f;

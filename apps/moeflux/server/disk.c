@@ -4,20 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { READERS = 4, THREADS = READERS + 1 };
+#define MAX_READERS 64
 #define MAX_STATES 8 /* that wait to be written */
 
 struct disk {
     void (*wake)(void *user);
     void *user;
-    pthread_t threads[THREADS];
-    int n_threads;
+    pthread_t writer, readers[MAX_READERS];
+    int max_readers, n_readers; /* n_readers: started, when they were first wanted */
     pthread_mutex_t lock;
     pthread_cond_t wanted; /* there is work, or the end */
     pthread_cond_t idle;   /* a load is over */
     /* lock: */
-    seq *to_load, *loaded; /* first come first */
-    seq *loading[READERS]; /* being read; NULL: none */
+    seq *to_load, *loaded;     /* first come first */
+    seq *loading[MAX_READERS]; /* being read; NULL: none */
     int n_loading;
     mf_session *states[MAX_STATES];
     int n_states;
@@ -30,6 +30,12 @@ static void append(seq **list, seq *q) {
     *list = q;
 }
 
+static int count(const seq *list) {
+    int n = 0;
+    for (; list; list = list->next_load) n++;
+    return n;
+}
+
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static bool mostly_same(const mf_reply_prompt *a, const mf_reply_prompt *b) {
@@ -39,7 +45,7 @@ static bool mostly_same(const mf_reply_prompt *a, const mf_reply_prompt *b) {
 }
 
 static bool is_being_read(const disk *d, const seq *q) {
-    for (int i = 0; i < READERS; i++)
+    for (int i = 0; i < MAX_READERS; i++)
         if (d->loading[i] && mostly_same(&d->loading[i]->prompt, &q->prompt)) return true;
     return false;
 }
@@ -91,8 +97,16 @@ static void *read_all(void *user) {
     return NULL;
 }
 
+/* One more reader where all have something to read. There is one at least: without a thread for it, a load waits. */
+static void more_readers(disk *d) {
+    if (d->n_readers <= d->n_loading + count(d->to_load) && d->n_readers < d->max_readers &&
+        !pthread_create(&d->readers[d->n_readers], NULL, read_all, d))
+        d->n_readers++;
+}
+
 void disk_load(disk *d, seq *q) {
     pthread_mutex_lock(&d->lock);
+    more_readers(d);
     append(&d->to_load, q);
     pthread_cond_broadcast(&d->wanted);
     pthread_mutex_unlock(&d->lock);
@@ -166,7 +180,23 @@ bool disk_give_up(disk *d) {
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
-disk *disk_create(void (*wake)(void *user), void *user) {
+static void stop(disk *d) {
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_cond_broadcast(&d->wanted);
+    pthread_mutex_unlock(&d->lock);
+    while (d->n_readers) pthread_join(d->readers[--d->n_readers], NULL);
+    pthread_join(d->writer, NULL);
+}
+
+static void deinit(disk *d) {
+    pthread_cond_destroy(&d->wanted);
+    pthread_cond_destroy(&d->idle);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+disk *disk_create(int n_loads, void (*wake)(void *user), void *user) {
     disk *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     d->wake = wake;
@@ -174,23 +204,18 @@ disk *disk_create(void (*wake)(void *user), void *user) {
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->wanted, NULL);
     pthread_cond_init(&d->idle, NULL);
-    while (d->n_threads < THREADS &&
-           !pthread_create(&d->threads[d->n_threads], NULL, d->n_threads ? read_all : write_all, d))
-        d->n_threads++;
-    if (d->n_threads == THREADS) return d;
-    disk_free(d);
+    d->max_readers = n_loads < 1 ? 1 : n_loads < MAX_READERS ? n_loads : MAX_READERS;
+    if (!pthread_create(&d->writer, NULL, write_all, d)) {
+        if (!pthread_create(&d->readers[0], NULL, read_all, d)) d->n_readers = 1;
+        if (d->n_readers) return d;
+        stop(d);
+    }
+    deinit(d);
     return NULL;
 }
 
 void disk_free(disk *d) {
     if (!d) return;
-    pthread_mutex_lock(&d->lock);
-    d->stop = true;
-    pthread_cond_broadcast(&d->wanted);
-    pthread_mutex_unlock(&d->lock);
-    while (d->n_threads) pthread_join(d->threads[--d->n_threads], NULL);
-    pthread_cond_destroy(&d->wanted);
-    pthread_cond_destroy(&d->idle);
-    pthread_mutex_destroy(&d->lock);
-    free(d);
+    stop(d);
+    deinit(d);
 }

@@ -36,8 +36,10 @@ void metrics_job(metrics *m, const struct job *j, bool left) {
     int64_t most = 0;
     for (int i = 0; i < j->n_choices; i++) {
         const out_choice *c = &j->out[i];
-        if (i % j->n_per_prompt == 0) m->prompt_tokens += c->n_prompt;
-        m->cached_tokens += c->n_reused;
+        if (i % j->n_per_prompt == 0) { /* choices of one prompt share it */
+            m->prompt_tokens += c->n_prompt;
+            m->cached_tokens += c->n_reused;
+        }
         m->made_tokens += c->result.n_made;
         if (c->result.n_made > most) most = c->result.n_made;
     }

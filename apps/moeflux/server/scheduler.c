@@ -111,6 +111,13 @@ static void note_served(sched *s, uint64_t client) {
     s->clients[at].served = ++s->n_served;
 }
 
+/* Since when the sequence has been waiting while its client had no turn, in halves of turns: who came during a turn is
+ * before the one who had it. What comes later is always behind, so that nobody waits for ever. */
+static int64_t waits_since(const sched *s, const seq *q) {
+    int64_t last = served(s, q->client), came = 2 * q->arrived;
+    return last && 2 * last + 1 > came ? 2 * last + 1 : came;
+}
+
 /* Whose turn it is: the client with the fewest sequences under way; among equals the one that was not served for
  * longest, and of its own the first that came. */
 static seq *next_waiting(const sched *s) {
@@ -120,7 +127,7 @@ static seq *next_waiting(const sched *s) {
     for (seq *q = s->seqs; q; q = q->next) {
         if (q->state != SEQ_WAITING || (q->yielded && s->n_running)) continue;
         int n = active(s, q->client);
-        int64_t when = served(s, q->client);
+        int64_t when = waits_since(s, q);
         if (!best || n < least || (n == least && when < earliest)) {
             best = q;
             least = n;
@@ -423,6 +430,7 @@ static bool take_inbox(sched *s) {
     pthread_mutex_lock(&s->lock);
     while (!s->inbox && !s->seqs && !s->stop) pthread_cond_wait(&s->wake, &s->lock);
     if (s->inbox) {
+        for (seq *q = s->inbox; q; q = q->next) q->arrived = s->n_served;
         *s->tail = s->inbox;
         s->tail = s->inbox_tail;
         s->inbox = NULL;
@@ -485,7 +493,7 @@ mf_status sched_create(const sched_options *opt, sched **out, mf_error *err) {
         pthread_mutex_init(&s->lock, NULL);
         pthread_cond_init(&s->wake, NULL);
         s->steppers = steppers_create(opt->n_steppers);
-        s->disk = opt->disk ? disk_create(on_loaded, s) : NULL;
+        s->disk = opt->disk ? disk_create(opt->max_running, on_loaded, s) : NULL;
         if ((s->disk || !opt->disk) && !pthread_create(&s->thread, NULL, run, s)) {
             *out = s;
             return MF_OK;

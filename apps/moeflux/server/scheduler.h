@@ -65,7 +65,8 @@ typedef struct seq {
     int64_t n_prompt; /* tokens that were asked: prompt, until... */
     int32_t *again;   /* ... it gave up its session: all that it held, which is its prompt now; NULL: it did not */
     bool yielded;     /* not before another one has ended */
-    int64_t turn;     /* when a piece of a long prompt was read last */
+    int64_t turn;     /* when a piece of a long prompt was read last, or it began to be */
+    int64_t arrived;  /* when it came, counted in sequences that had their turn */
 } seq;
 
 typedef enum sched_event_kind {

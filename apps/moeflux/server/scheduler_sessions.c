@@ -60,6 +60,21 @@ void sched__foresee(sched *s, int64_t n, sched_event *e) {
     if (e->seconds <= 0 && now.ceiling) e->seconds = bytes / (double)now.ceiling;
 }
 
+/* The session that was not used for longest; false: all are in use. */
+static bool drop_session(sched *s) {
+    int oldest = -1;
+    for (int i = 0; i < s->n_idle; i++)
+        if (oldest < 0 || s->idle[i].used < s->idle[oldest].used) oldest = i;
+    if (oldest < 0) return false;
+    mf_session_free(s->idle[oldest].session);
+    s->idle[oldest] = s->idle[--s->n_idle];
+    s->n_sessions--;
+    pthread_mutex_lock(&s->lock);
+    s->stats.sessions_dropped++;
+    pthread_mutex_unlock(&s->lock);
+    return true;
+}
+
 /* ---- following --------------------------------------------------------------------------------------------------- */
 
 /* Where q could be forked from a: the last place where both are cut within what they have in common, if a has not
@@ -93,7 +108,7 @@ static seq *find_leader(const sched *s, const seq *q, int64_t *fork_at) {
 }
 
 static bool fork_now(sched *s, seq *q, const seq *leader) {
-    if (s->n_sessions >= s->opt.max_sessions) sched__drop_idle(s);
+    if (s->n_sessions >= s->opt.max_sessions) drop_session(s);
     mf_status st = mf_session_fork(leader->session, &q->session, NULL);
     while (st == MF_E_NOMEM && sched__drop_idle(s)) st = mf_session_fork(leader->session, &q->session, NULL);
     if (st != MF_OK) return false;
@@ -101,6 +116,7 @@ static bool fork_now(sched *s, seq *q, const seq *leader) {
     q->leader = NULL;
     q->pos = q->n_reused = leader->pos;
     q->state = SEQ_READING;
+    q->turn = ++s->turn;
     return true;
 }
 
@@ -133,17 +149,7 @@ void sched__fork_followers(sched *s, seq *leader) {
 /* ---- sessions ---------------------------------------------------------------------------------------------------- */
 
 bool sched__drop_idle(sched *s) {
-    int oldest = -1;
-    for (int i = 0; i < s->n_idle; i++)
-        if (oldest < 0 || s->idle[i].used < s->idle[oldest].used) oldest = i;
-    if (oldest < 0) return disk_give_up(s->disk);
-    mf_session_free(s->idle[oldest].session);
-    s->idle[oldest] = s->idle[--s->n_idle];
-    s->n_sessions--;
-    pthread_mutex_lock(&s->lock);
-    s->stats.sessions_dropped++;
-    pthread_mutex_unlock(&s->lock);
-    return true;
+    return drop_session(s) || disk_give_up(s->disk);
 }
 
 void sched__release(sched *s, seq *q, bool keep) {
@@ -207,7 +213,7 @@ static mf_status take_session(sched *s, seq *q, mf_error *err) {
         s->idle[idle] = s->idle[--s->n_idle];
         return MF_OK;
     }
-    while (s->n_sessions >= s->opt.max_sessions && sched__drop_idle(s)) {
+    while (s->n_sessions >= s->opt.max_sessions && drop_session(s)) {
     }
     mf_session_options so;
     mf_session_options_init(&so);
@@ -252,6 +258,7 @@ static void begin_reading(sched *s, seq *q) {
     }
     q->pos = q->n_reused;
     q->state = SEQ_READING;
+    q->turn = ++s->turn; /* behind all that are there: a stream of new ones must not keep an old one waiting */
     count_reuse(s, q);
     tell_started(s, q);
 }

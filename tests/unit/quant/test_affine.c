@@ -688,6 +688,32 @@ static void errors_are_fed_back(void **state) {
     free(strip);
 }
 
+/* Values so large that their squares are none are coded all the same, not left out. */
+static void large_values_are_fed_back(void **state) {
+    (void)state;
+    static float m[DENSE * DENSE], w[DENSE], v[DENSE], *strip;
+    static encoded e;
+    const float *rows[] = {w};
+    uint32_t seed = 8;
+    for (int i = 0; i < DENSE; i++) m[i * DENSE + i] = 1;
+    strip = malloc((size_t)mf__feedback_scratch(DENSE) * sizeof *strip);
+    EACH(b, all_bits) {
+        mf__tensor form = {.n_cols = DENSE, .bits = all_bits[b], .group = 32, .scale_type = MF_TYPE_BF16};
+        mf__feedback_out to = {e.codes, e.scales, e.biases, sizeof e, sizeof e};
+        double error = 0, total = 0;
+        for (int i = 0; i < DENSE; i++) w[i] = (random_float(&seed) - 0.5f) * 1e25f;
+        memset(&e, 0, sizeof e);
+        mf__feedback_encode(&(mf__feedback){.n_cols = DENSE, .factor = m}, &form, rows, 1, &to, strip);
+        mf__affine_decode_row(e.codes, e.scales, e.biases, form.scale_type, DENSE, form.bits, form.group, v);
+        for (int i = 0; i < DENSE; i++) {
+            error += ((double)w[i] - v[i]) * ((double)w[i] - v[i]);
+            total += (double)w[i] * w[i];
+        }
+        if (!(error < 0.2 * total)) fail_msg("%d bits: %g of it is lost", form.bits, error / total);
+    }
+    free(strip);
+}
+
 static void allowed_values(void **state) {
     (void)state;
     for (int v = -1; v < 300; v++) {
@@ -730,15 +756,25 @@ static void the_version_stands_for_these_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(foreign_groups),        cmocka_unit_test(bit_order),
-        cmocka_unit_test(decode_everything),     cmocka_unit_test(decode_rounds_twice),
-        cmocka_unit_test(encode_everything),     cmocka_unit_test(encode_is_near),
-        cmocka_unit_test(encode_ties_to_even),   cmocka_unit_test(encode_symmetric),
-        cmocka_unit_test(encode_degenerate),     cmocka_unit_test(fitting_is_better),
-        cmocka_unit_test(fitting_of_odd_groups), cmocka_unit_test(weights_count),
-        cmocka_unit_test(products_and_factors),  cmocka_unit_test(errors_are_fed_back),
-        cmocka_unit_test(allowed_values),        cmocka_unit_test(encode_as_plainly),
-        cmocka_unit_test(errors_add_up),         cmocka_unit_test(the_version_stands_for_these_bytes),
+        cmocka_unit_test(foreign_groups),
+        cmocka_unit_test(bit_order),
+        cmocka_unit_test(decode_everything),
+        cmocka_unit_test(decode_rounds_twice),
+        cmocka_unit_test(encode_everything),
+        cmocka_unit_test(encode_is_near),
+        cmocka_unit_test(encode_ties_to_even),
+        cmocka_unit_test(encode_symmetric),
+        cmocka_unit_test(encode_degenerate),
+        cmocka_unit_test(fitting_is_better),
+        cmocka_unit_test(fitting_of_odd_groups),
+        cmocka_unit_test(weights_count),
+        cmocka_unit_test(products_and_factors),
+        cmocka_unit_test(errors_are_fed_back),
+        cmocka_unit_test(allowed_values),
+        cmocka_unit_test(encode_as_plainly),
+        cmocka_unit_test(large_values_are_fed_back),
+        cmocka_unit_test(errors_add_up),
+        cmocka_unit_test(the_version_stands_for_these_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
