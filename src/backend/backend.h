@@ -8,8 +8,8 @@
  * among it, must stay until the list's fence has been waited for. Uploads, copies, zeroing and lists happen in the
  * order of the calls; only download() and wait() wait. A run that fails on the way makes the next of those two fail.
  *
- * Calls are made by one thread at a time (the engine's lock), all but alloc(), release() and fill(): the store makes
- * room and brings experts from threads of its own. */
+ * Calls are made by one thread at a time (the engine's lock), all but alloc(), release(), fill(), host_alloc(),
+ * host_release() and reads_host(): the store makes room and brings experts from threads of its own. */
 #ifndef MF_BACKEND_BACKEND_H
 #define MF_BACKEND_BACKEND_H
 
@@ -141,6 +141,17 @@ struct mf__backend {
     /* For experts, with memory of its own: copies from host memory beside whatever runs, from any thread, and returns
      * when the bytes are there. Nothing that runs meanwhile uses them. NULL with host_memory. */
     mf_status (*fill)(mf__backend *be, void *to, const void *from_host, int64_t bytes, mf_error *err);
+
+    /* With memory of its own, optional: memory of the host, for experts, that banks may have addresses of as well: graphs
+     * read it where it is, if slower. Where such memory cannot be had it is plain, and from then on reads_host() says no:
+     * then banks have no such addresses. */
+    mf_status (*host_alloc)(mf__backend *be, int64_t bytes, void **out, mf_error *err);
+    void (*host_release)(mf__backend *be, void *mem); /* nothing uses it any more */
+    bool (*reads_host)(mf__backend *be);
+    /* Optional, with these: so much of its memory (0: none) may be taken for experts in host memory on their way to runs
+     * of many rows. Waits for what uses it. staging_bytes(): how much helps with experts of so many bytes. */
+    int64_t (*staging_bytes)(const mf__backend *be, int64_t expert_bytes, int32_t n_experts);
+    mf_status (*stage)(mf__backend *be, int64_t bytes, mf_error *err);
 
     /* NULL with host_memory. Turns a host tensor into one that graphs can read; owned by the backend until it is
      * freed. */

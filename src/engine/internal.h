@@ -68,6 +68,7 @@ typedef struct mf__workspace {
     int32_t port_cols[MF_PORT_COUNT];
     int64_t port_bytes[MF_PORT_COUNT], scratch_bytes;
     int64_t reserved;  /* bytes of the backend's own scratch */
+    int64_t staged;    /* ... for experts on their way */
     void *scratch;     /* coloured buffers of whichever graph runs */
     float *probe_rows; /* host copy for probes */
     mf__run_list list;
@@ -107,6 +108,7 @@ struct mf_model {
     const mf__backend_kind *be_kind;
     mf__store_config store_config; /* of host_store, as it was opened; its files live in the arena */
     mf__store *store, *host_store; /* engine/tiers.c */
+    bool reaches_host;             /* the device reads experts in host_store where they are, if it must */
     pthread_mutex_t store_lock;    /* of the two pointers, for those who do not hold the model's lock */
     _Atomic int64_t lent;          /* bytes taken out of the store's budget; changes under lock */
     mf__turn *turn;                /* the one whose turn it is; under lock */

@@ -1,8 +1,9 @@
 /* The memory of a model, and the stores that hold its experts in it.
  *
  * A backend that computes in the host's memory has one store, over the files. One with memory of its own has two: slots
- * in that memory, over a store in the host's, over the files; each has its own budget. What sessions need is borrowed
- * from the store nearest to the compute: experts make way for it.
+ * in that memory, over a store in the host's, over the files; each has its own budget. Where the backend can read the
+ * host's memory, and all experts are there, passes need no turns: those that are not in slots of the device are read
+ * where they are. What sessions need is borrowed from the store nearest to the compute: experts make way for it.
  *
  *   m->store        nearest to the compute: where turns are taken and memory is lent
  *   m->host_store   over the files; the same one for backends that use the host's memory */
@@ -103,11 +104,42 @@ mf_status mf__model_store_plan(mf_model *m, const mf_model_options *opt, mf_erro
     return MF_OK;
 }
 
+static mf_status host_alloc(void *user, int64_t bytes, void **out, mf_error *err) {
+    mf__backend *be = user;
+    return be->host_alloc(be, bytes, out, err);
+}
+
+static void host_release(void *user, void *mem) {
+    mf__backend *be = user;
+    be->host_release(be, mem);
+}
+
+static bool reads_host(void *user) {
+    mf__backend *be = user;
+    return be->reads_host(be);
+}
+
+/* Whether experts are to be read by the device where the host has them: not where it has room for all of them (then
+ * they need not stay in the host's memory at all), nor where results depend on what is in which memory. */
+static bool reaches_host(const mf_model *m, const mf_model_options *opt) {
+    int64_t all = 0, budget;
+    mf_memory_needs needs;
+    if (!m->be->host_alloc || m->lossy || opt->io == MF_IO_MMAP) return false;
+    for (int32_t l = 0; l < m->bp.config.n_layers; l++)
+        if (m->bp.kinds[m->bp.kind_of[l]].experts) all += m->bp.config.moe.n_experts * m->layout.stride;
+    if (device_budget(m, opt, &budget, NULL) != MF_OK || mf__memory_count(m, 0, 0, &needs, NULL) != MF_OK) return false;
+    budget -= needs.workspace + needs.state + needs.kv; /* of one session at least */
+    return budget < all + all / 16;
+}
+
 static mf_status open_host(mf_model *m, const mf_model_options *opt, mf_error *err) {
     MF__TRY(mf__model_store_plan(m, opt, err));
     MF__TRY(host_budget(m, opt, &m->store_config.budget, err));
     MF__TRY(mf__lossy_open_store(m, &m->store_config.budget, err));
-    return mf__store_open(&m->store_config, &m->host_store, err);
+    mf__store_config c = m->store_config;
+    m->reaches_host = reaches_host(m, opt);
+    if (m->reaches_host) c.memory = (mf__slot_memory){host_alloc, host_release, m->be};
+    return mf__store_open(&c, &m->host_store, err);
 }
 
 static mf_status slot_alloc(void *user, int64_t bytes, void **out, mf_error *err) {
@@ -135,6 +167,7 @@ static mf_status open_device(mf_model *m, const mf_model_options *opt, mf_error 
                           .below = m->host_store,
                           .copy = slot_fill,
                           .copy_user = m->be,
+                          .reach = m->reaches_host ? reads_host : NULL,
                           .prefetch = opt->prefetch,
                           .policy = opt->policy,
                           .log = m->log};

@@ -44,6 +44,10 @@ static void free_workspace(mf_model *m, mf__workspace *ws) {
     for (int p = 0; p < MF_PORT_COUNT; p++) mf__model_release(m, ws->port_bytes[p], ws->ports[p]);
     mf__model_release(m, ws->scratch_bytes, ws->scratch);
     if (ws->reserved) mf__model_return(m, ws->reserved);
+    if (ws->staged) {
+        m->be->stage(m->be, 0, NULL);
+        mf__model_return(m, ws->staged);
+    }
     mf__run_list_deinit(&ws->list);
     free(ws->probe_rows);
     free(ws->route_ids);
@@ -91,6 +95,23 @@ static mf_status alloc_device(mf_model *m, mf__workspace *ws, int32_t n_rows, mf
     return m->be->reserve(m->be, need.be_scratch, err);
 }
 
+/* Memory for experts on their way to runs of many rows, where the device has room for some of them only: as much as
+ * helps, but no more than a quarter of what they have. Without it they are read where they are. */
+static void alloc_staging(mf_model *m, mf__workspace *ws, int32_t n_rows) {
+    const mf__config *c = &m->bp.config;
+    mf_stats stats;
+    if (!m->reaches_host || !m->be->stage || (int64_t)n_rows * c->moe.top_k < c->moe.n_experts) return;
+    mf__store_stats_get(m->store, &stats);
+    int64_t bytes = m->be->staging_bytes(m->be, m->layout.bytes, c->moe.n_experts);
+    if (bytes > stats.budget / 4) bytes = stats.budget / 4;
+    if (bytes < 1 || mf__store_lend(m->store, bytes, NULL) != MF_OK) return;
+    m->lent += bytes;
+    ws->staged = bytes;
+    if (m->be->stage(m->be, bytes, NULL) == MF_OK) return;
+    mf__model_return(m, bytes);
+    ws->staged = 0;
+}
+
 static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows, mf_error *err) {
     const mf__config *c = &m->bp.config;
     size_t experts = (size_t)c->moe.n_experts + 1, rows = (size_t)n_rows;
@@ -131,6 +152,7 @@ static mf_status make(mf_model *m, int32_t n_rows, mf_error *err) {
     mf_status st = alloc_device(m, &m->ws, n_rows, err);
     if (st == MF_OK) st = alloc_host(m, &m->ws, n_rows, err);
     if (st == MF_OK) st = alloc_away(m, &m->ws, n_rows, err);
+    if (st == MF_OK) alloc_staging(m, &m->ws, n_rows);
     if (st != MF_OK) free_workspace(m, &m->ws);
     return st;
 }

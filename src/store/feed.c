@@ -109,11 +109,12 @@ static int32_t start_guess(mf__store *s) {
 }
 
 bool mf__feed_may_fill(const mf__store *s) {
-    return s->filling && s->limit >= s->n_own;
+    return s->filling && (s->limit >= s->n_own || (s->fills_some && s->n_free > 0));
 }
 
 /* The next expert that is in no slot becomes one that is being read; it throws nothing out. */
 static int32_t start_fill(mf__store *s) {
+    if (s->limit < s->n_own && !s->n_free) s->filling = false; /* as many as there is room for */
     if (!mf__feed_may_fill(s) || mf__clock_ns() - s->demand_ns < FILL_PAUSE_NS) return -1;
     for (; s->filling; s->fill_next++) {
         mf__key key = s->fill_next;
@@ -136,10 +137,18 @@ void mf__feed_refill(mf__store *s) {
     mf__feed_wake(s);
 }
 
+static bool has_room_for_all(mf__store *s) {
+    pthread_mutex_lock(&s->lock);
+    bool has = s->mapped || s->limit >= s->n_own;
+    pthread_mutex_unlock(&s->lock);
+    return has;
+}
+
 void mf__store_fill(mf__store *s) {
     pthread_mutex_lock(&s->lock);
     bool again = s->fill_asked;
-    s->fill_asked = s->prefetch && s->n_slots >= s->n_own;
+    s->fills_some = s->config.reach && has_room_for_all(s->below);
+    s->fill_asked = s->prefetch && (s->n_slots >= s->n_own || s->fills_some);
     if (!again) mf__feed_refill(s);
     bool here = s->fill_asked && s->limit >= s->n_own;
     pthread_mutex_unlock(&s->lock);
@@ -270,6 +279,7 @@ static void finish(mf__store *s, const mf__read *p, int error, int64_t error_off
     if (x->error ? x->finished == x->issued : x->finished == s->n_reads) {
         x->state = x->error ? MF_SLOT_FAILED : MF_SLOT_READY;
         s->n_ready += !x->error;
+        if (!x->error) s->whole_made = false;
         if (!x->error && x->who >= 0) s->n_ready_unused++;
         if (x->error) {
             s->stats.read_errors++;

@@ -22,7 +22,7 @@
  *      an error there are none).
  *   7. A queued slot is in the demand queue exactly when it is pinned.
  *   8. The counts of reads in flight are the sums over READING slots of issued - finished.
- *   9. n_ready counts the READY slots; it is n_real while somebody holds the whole.
+ *   9. n_ready counts the READY slots; it is n_real while somebody holds the whole, unless that reaches below.
  *  10. n_ready_unused counts the READY slots that were predicted and not yet wanted. */
 #ifndef MF_STORE_INTERNAL_H
 #define MF_STORE_INTERNAL_H
@@ -176,6 +176,9 @@ struct mf__store {
     const void **whole; /* [n_keys] where they are; NULL for layers without */
     bool whole_made;    /* and nothing was freed since */
     uint64_t whole_version;
+    uint64_t below_version; /* of the table below that it was made with; 0: everything is here */
+    int n_reaching;         /* holders of such a table; then all are */
+    bool fills_some;        /* as many as there is room for, since the store below has room for all */
     int n_holders;    /* nothing may be freed */
     int n_lenders;    /* wait for them */
     bool limit_waits; /* too */

@@ -186,6 +186,7 @@ static bool evictable_guess(const void *ctx, int i) {
 static int evict(mf__store *s, bool (*may)(const void *, int), int n, int32_t *out) {
     int32_t worst[MAX_VICTIMS];
     double worths[MAX_VICTIMS];
+    if (s->n_holders) return 0; /* somebody has their addresses */
     int n_found = mf__ranking_worst(&s->ranking, s->keys, s->limit, s->now, may, s, n < MAX_VICTIMS ? n : MAX_VICTIMS,
                                     worst, worths);
     s->evicted = s->evicted || n_found > 0;

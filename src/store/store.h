@@ -58,6 +58,10 @@ typedef struct mf__store_config {
     mf__store *below;
     mf_status (*copy)(void *user, void *to, const void *from, int64_t bytes, mf_error *err);
     void *copy_user;
+    /* NULL: no. Asked when a table of the whole is made: whether who reads our slots can read those of the store below
+     * where they are, too, if slower. Then the table has addresses of both, as soon as the one below has everything, and
+     * filling takes up as many experts as there is room for. With copy_user. */
+    bool (*reach)(void *user);
     /* An open store whose files are on the same drive, closed after this one: both have one queue of reads. Demands of
      * either go before guesses of the other, and what this one's passes say about reading ahead holds for both. */
     mf__store *beside;
@@ -141,13 +145,15 @@ void mf__turn_end(mf__turn *turn); /* also after a failure in the middle: forget
  * Addresses of all experts, [n_layers][n_experts] (NULL in layers that have none), once every one of them has been
  * read: then nothing is evicted until the release, and smaller budgets wait for it. Equal versions (never 0) are equal
  * tables. It costs a lock, and a walk over all experts when some have moved. Mapped files count as read when their
- * pages have been brought in once (mf__store_fill does that): faulting them in one by one takes five times longer. */
+ * pages have been brought in once (mf__store_fill does that): faulting them in one by one takes five times longer.
+ * With config.reach it is enough that the store below has every one of them; it is held, too. */
 const void *const *mf__store_whole(mf__store *store, uint64_t *version);
 void mf__store_whole_release(mf__store *store); /* once for every table; when the pass has finished on its device */
 /* Around each pass; without mapped files they cost nothing. */
 mf_status mf__store_whole_before(mf__store *store, int64_t *mark, mf_error *err);
 mf_status mf__store_whole_after(mf__store *store, int64_t mark, mf_error *err);
-/* Such a pass wanted so many experts and had them: for the counters of the store and of the turn object. */
+/* Such a pass wanted so many experts and had them: for the counters of the store and of the turn object. Where some lie
+ * in the store below, nobody knows which ones they were: hits are counted as if all were wanted alike. */
 void mf__turn_count_whole(mf__turn *turn, int64_t wanted);
 
 /* These experts may be wanted soon, the likeliest first (of a batch: those that most rows want): read them when nothing

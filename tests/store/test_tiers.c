@@ -607,6 +607,118 @@ static void filling_up(void **state) {
     expert_files_remove(&f);
 }
 
+/* ---- tables that reach below ---- */
+
+static bool may_reach(void *user) {
+    slot_memory *m = user;
+    return !atomic_load(&m->refuse_copies);
+}
+
+/* Every address is right, wherever it lies; returns how many lie above. */
+static int expect_both(mf__store *high, slot_memory *m, const expert_files *f, const void *const *table) {
+    int n = 0;
+    for (int l = 0; l < f->n_layers; l++)
+        for (int e = 0; e < f->n_experts; e++) {
+            const void *blob = table[l * f->n_experts + e], *view = blob ? slot_memory_view(m, blob) : NULL;
+            n += view != NULL;
+            if (f->files[l])
+                assert_true(blob_is(f, l, e, view ? view : blob));
+            else
+                assert_null(blob);
+        }
+    check(high);
+    return n;
+}
+
+static int n_ready(mf__store *s) {
+    pthread_mutex_lock(&s->lock);
+    int n = s->n_ready;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+/* Slots for some above, everything below: one table of both, while which nothing above is thrown out, and whatever
+ * changes makes a new one. */
+static void reaching_below(void **state) {
+    (void)state;
+    expert_files f;
+    slot_memory m;
+    mf_stats st;
+    uint64_t first, version;
+    int32_t many[16];
+    assert_true(expert_files_make(&f, "reach", 3, 40, 65536, 65536));
+    unlink(f.paths[1]);
+    f.files[1] = NULL;
+    for (int i = 0; i < 16; i++) many[i] = 15 - i;
+    slot_memory_init(&m, true);
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_AUTO;
+    c.budget = 7 * MB;
+    mf__store *low = open_store(&c);
+    c = above(low, &m, MB);
+    c.prefetch = MF_SWITCH_AUTO;
+    c.reach = may_reach;
+    mf__store *high = open_store(&c);
+    mf__turn *t = new_turn(high);
+    turn_all(t, &f, 0, all_ids, 2);
+    assert_null(mf__store_whole(high, &version)); /* the one below has not everything */
+    mf__store_fill(high);
+    for (int i = 0; n_ready(low) < 80 || n_ready(high) < high->limit; i++, usleep(1000))
+        if (i > 20000) fail_msg("%d below, %d of %d above", n_ready(low), n_ready(high), high->limit);
+    wait_idle(high);
+    wait_idle(low);
+    const void *const *table = mf__store_whole(high, &first);
+    assert_non_null(table);
+    int n = expect_both(high, &m, &f, table);
+    assert_int_equal(n, high->limit);
+    assert_in_range(n, 8, 16);
+    assert_ptr_equal(mf__store_whole(high, &version), table); /* held twice */
+    assert_int_equal(version, first);
+    assert_int_equal(low->n_holders, 2);
+
+    mf__store_stats_reset(high);
+    mf__store_stats_reset(low);
+    mf__turn_count_whole(t, 80);
+    mf__store_stats_get(high, &st);
+    assert_int_equal(st.wanted, 80);
+    assert_int_equal(st.hits, n);
+    mf__store_stats_get(low, &st);
+    assert_int_equal(st.hits, 80 - n);
+
+    mf__store_hint(high, MF_PREDICT_ROUTER, 2, many, 16); /* no room is made for guesses now */
+    usleep(20000);
+    assert_int_equal(expect_both(high, &m, &f, table), n);
+    mf__store_budget_set(high, MB / 2);
+    assert_int_equal(expect_both(high, &m, &f, table), n);
+    mf__store_whole_release(high);
+    assert_int_equal(expect_both(high, &m, &f, table), n);
+    mf__store_whole_release(high);
+    assert_int_equal(low->n_holders, 0);
+    mf__store_forget(high);
+    wait_idle(high);
+    assert_true(high->limit < n);
+
+    table = mf__store_whole(high, &version);
+    assert_non_null(table);
+    assert_true(version > first);
+    assert_int_equal(expect_both(high, &m, &f, table), high->limit);
+    mf__store_whole_release(high);
+    atomic_store(&m.refuse_copies, 1);
+    assert_null(mf__store_whole(high, &version)); /* asked every time */
+    assert_int_equal(low->n_holders, 0);
+    atomic_store(&m.refuse_copies, 0);
+    turn_all(t, &f, 2, all_ids, 16); /* turns go on as before */
+    assert_int_equal(mf__store_lend(low, 3 * MB, NULL), MF_OK);
+    assert_null(mf__store_whole(high, &version));
+    turn_all(t, &f, 2, all_ids, 16);
+    assert_int_equal(mf__store_lend(low, -3 * MB, NULL), MF_OK);
+    mf__turn_free(t);
+    mf__store_close(high);
+    mf__store_close(low);
+    assert_int_equal(m.live + atomic_load(&m.n_bad), 0);
+    expert_files_remove(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slabs_come_and_go),
@@ -620,6 +732,7 @@ int main(void) {
         cmocka_unit_test(errors_come_up),
         cmocka_unit_test(hints_go_down),
         cmocka_unit_test(filling_up),
+        cmocka_unit_test(reaching_below),
     };
     return cmocka_run_group_tests(tests, fill_ids, NULL);
 }

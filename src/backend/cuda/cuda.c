@@ -112,12 +112,20 @@ static mf_status fill_lane(mf__cu_lane *lane, char *to, const char *from, int64_
     return MF_OK;
 }
 
+/* From memory that the device reads by itself. */
+static mf_status fill_pinned(mf__cu_lane *lane, char *to, const char *from, int64_t bytes, mf_error *err) {
+    CHECK(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, lane->stream), "copying an expert");
+    CHECK(cudaStreamSynchronize(lane->stream), "copying an expert");
+    return MF_OK;
+}
+
 static mf_status cu_fill(mf__backend *be, void *to, const void *from, int64_t bytes, mf_error *err) {
     mf__cu *cu = (mf__cu *)be;
+    bool pinned = mf__cu_is_pinned(cu, from);
     int i = 0;
     while (i < MF_CU_LANES - 1 && pthread_mutex_trylock(&cu->lanes[i].lock)) i++;
     if (i == MF_CU_LANES - 1) pthread_mutex_lock(&cu->lanes[i].lock);
-    mf_status st = fill_lane(&cu->lanes[i], to, from, bytes, err);
+    mf_status st = (pinned ? fill_pinned : fill_lane)(&cu->lanes[i], to, from, bytes, err);
     pthread_mutex_unlock(&cu->lanes[i].lock);
     return st;
 }
@@ -186,10 +194,14 @@ static mf__cu_segment segment(const mf__segment *s) {
     return d;
 }
 
-static int64_t table_bytes(const mf__run *run) {
-    int64_t bytes = run->b.n_segs * (int64_t)sizeof(mf__cu_segment) + round_up(run->b.n_rows * 4);
-    if (run->b.bank && !run->b.bank->whole) bytes += run->b.bank->n_experts * (int64_t)sizeof(void *);
-    return round_up(bytes);
+/* What a run's segments and rows take of the table; tables of experts follow. */
+static int64_t rows_bytes(const mf__run *run) {
+    return run->b.n_segs * (int64_t)sizeof(mf__cu_segment) + round_up(run->b.n_rows * 4);
+}
+
+static int64_t table_bytes(const mf__run *run, int n_pieces) {
+    int n_tables = run->b.bank && !run->b.bank->whole ? 1 : n_pieces;
+    return round_up(rows_bytes(run) + (n_tables ? n_tables * run->b.bank->n_experts * (int64_t)sizeof(void *) : 0));
 }
 
 /* Which kernels a segment gets. */
@@ -243,7 +255,7 @@ static int find_ranges(const mf__binding *b, mf__cu_range *ranges) {
 static void write_run(const mf__run *run, char *host, char *device, mf__cu_range *ranges, int n,
                       const char *const **table) {
     const mf__binding *b = &run->b;
-    int64_t rows_at = b->n_segs * (int64_t)sizeof(mf__cu_segment), bank_at = rows_at + round_up(b->n_rows * 4);
+    int64_t rows_at = b->n_segs * (int64_t)sizeof(mf__cu_segment), bank_at = rows_bytes(run);
     for (int i = 0; i < n; i++) {
         mf__cu_range *r = &ranges[i];
         mf__cu_segment *segs = (mf__cu_segment *)(void *)host + r->first_seg;
@@ -342,7 +354,8 @@ static mf_status launch(const mf__cu_list *list, mf_error *err) {
     int32_t most = 0;
     for (int i = 0; i < list->n_runs; i++)
         if (list->runs[i].b.n_rows > most) most = list->runs[i].b.n_rows;
-    if (most > REPLAY_ROWS || list->n_runs < 2 || cu->base.watch.fn) return mf__cu_emit(list, err);
+    bool pieces = list->first_piece[list->n_runs] > 0; /* two streams */
+    if (most > REPLAY_ROWS || list->n_runs < 2 || cu->base.watch.fn || pieces) return mf__cu_emit(list, err);
     uint64_t key = list_key(list);
     mf__cu_plan *plan = find_plan(cu, key);
     plan->used = ++cu->clock;
@@ -393,17 +406,21 @@ static mf_status reserve_parts(mf__cu *cu, const mf__cu_list *list, mf_error *er
 static mf_status submit_list(mf__cu *cu, mf__cu_list *list, mf_error *err) {
     int64_t bytes = 0, at = 0;
     int slot;
-    for (int i = 0; i < list->n_runs; i++) bytes += table_bytes(&list->runs[i]);
+    for (int i = 0; i < list->n_runs; i++)
+        bytes += table_bytes(&list->runs[i], list->first_piece[i + 1] - list->first_piece[i]);
     MF__TRY(mf__cu_grow(cu, &cu->table, bytes, err));
     MF__TRY(take_staging(cu, bytes, &slot, err));
     for (int i = 0; i < list->n_runs; i++) {
         const mf__run *run = &list->runs[i];
         mf__cu_range *ranges = &list->ranges[list->first_range[i]];
-        int n = find_ranges(&run->b, ranges);
+        int n = find_ranges(&run->b, ranges), n_pieces = list->first_piece[i + 1] - list->first_piece[i];
         list->first_range[i + 1] = list->first_range[i] + n;
         write_run(run, cu->staging[slot] + at, (char *)cu->table.at + at, ranges, n, &list->tables[i]);
         if (run->b.bank && run->b.bank->whole) MF__TRY(bank_table(cu, run->b.bank, &list->tables[i], err));
-        at += table_bytes(run);
+        if (n_pieces)
+            mf__cu_find_pieces(cu, run, cu->staging[slot] + at + rows_bytes(run),
+                               (char *)cu->table.at + at + rows_bytes(run), &list->pieces[list->first_piece[i]]);
+        at += table_bytes(run, n_pieces);
     }
     MF__TRY(reserve_parts(cu, list, err));
     MF__TRY(mf__cu_grow(cu, &cu->fused, FUSED_BYTES, err));
@@ -423,12 +440,20 @@ static mf_status cu_submit(mf__backend *be, const mf__run *runs, int n_runs, mf_
     list.tables = calloc((size_t)n_runs, sizeof *list.tables);
     list.ranges = calloc(n_ranges, sizeof *list.ranges);
     list.first_range = calloc((size_t)n_runs + 1, sizeof *list.first_range);
-    mf_status st = list.tables && list.ranges && list.first_range
+    list.first_piece = calloc((size_t)n_runs + 1, sizeof *list.first_piece);
+    for (int i = 0; list.first_piece && i < n_runs; i++)
+        list.first_piece[i + 1] = list.first_piece[i] + mf__cu_most_pieces(cu, &runs[i]);
+    if (list.first_piece && list.first_piece[n_runs])
+        list.pieces = calloc((size_t)list.first_piece[n_runs], sizeof *list.pieces);
+    bool there = list.first_piece && (list.pieces || !list.first_piece[n_runs]);
+    mf_status st = list.tables && list.ranges && list.first_range && there
                        ? submit_list(cu, &list, err)
                        : mf__fail(err, MF_E_NOMEM, "cuda: no memory for a list of %d runs", n_runs);
     free((void *)list.tables);
     free(list.ranges);
     free(list.first_range);
+    free(list.first_piece);
+    free(list.pieces);
     return st;
 }
 
@@ -468,6 +493,7 @@ static void cu_free(mf__backend *be) {
         if (lane->stream) (void)cudaStreamDestroy(lane->stream);
         pthread_mutex_destroy(&lane->lock);
     }
+    mf__cu_reach_deinit(cu);
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
     free(cu->adopted);
     free(cu->banks);
@@ -483,6 +509,7 @@ static mf_status set_up(mf__cu *cu, mf_error *err) {
     cu->n_sms = prop.multiProcessorCount;
     cu->base.memory_bytes = (int64_t)free_bytes;
     CHECK(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), "making a stream");
+    MF__TRY(mf__cu_reach_init(cu, err));
     CHECK(cudaMallocHost((void **)&cu->pinned, (size_t)PINNED_BYTES), "allocating pinned memory");
     for (int i = 0; i < MF_CU_RING; i++)
         CHECK(cudaEventCreateWithFlags(&cu->staged[i], cudaEventDisableTiming), "making an event");
@@ -511,6 +538,11 @@ static mf_status create(const mf__backend_config *config, mf__backend **out, mf_
                              .zero = cu_zero,
                              .copy = cu_copy,
                              .fill = cu_fill,
+                             .host_alloc = mf__cu_host_alloc,
+                             .host_release = mf__cu_host_release,
+                             .reads_host = mf__cu_reads_host,
+                             .staging_bytes = mf__cu_staging_bytes,
+                             .stage = mf__cu_stage,
                              .adopt = cu_adopt,
                              .supports = mf__cu_supports,
                              .scratch = mf__cu_scratch,
@@ -518,6 +550,7 @@ static mf_status create(const mf__backend_config *config, mf__backend **out, mf_
                              .submit = cu_submit,
                              .wait = cu_wait};
     for (int i = 0; i < MF_CU_LANES; i++) pthread_mutex_init(&cu->lanes[i].lock, NULL);
+    pthread_mutex_init(&cu->slabs_lock, NULL);
     mf_status st = set_up(cu, err);
     if (st != MF_OK) {
         cu_free(&cu->base);

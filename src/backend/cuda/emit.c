@@ -237,9 +237,22 @@ mf__cu_experts mf__cu_experts_of(const step *s) {
                             .exact = s->cu->exact};
 }
 
+/* Piece by piece, as they come; each writes the pairs of its experts. */
+static void experts_in_pieces(const step *s, mf__cu_experts e) {
+    for (int i = 0; i < s->n_pieces; i++) {
+        if (s->pieces[i].first == s->pieces[i].end) continue; /* nothing is on the device */
+        e.bank.table = s->pieces[i].table;
+        mf__cu_piece_begin(s->cu, s->b->bank, &s->pieces[i]);
+        experts_many(s, &e);
+        mf__cu_piece_end(s->cu, &s->pieces[i]);
+    }
+}
+
 static void experts(const step *s) {
     mf__cu_experts e = mf__cu_experts_of(s);
-    if (s->rows->kind == MF_CU_MANY)
+    if (s->rows->kind == MF_CU_MANY && s->n_pieces && mf__cu_wants_all(e.n_rows, e.top_k, e.bank.n_experts))
+        experts_in_pieces(s, e);
+    else if (s->rows->kind == MF_CU_MANY)
         experts_many(s, &e);
     else
         mf__cu_experts_few(s->cu->stream, &e, (float *)s->scratch);
@@ -473,7 +486,9 @@ mf__cu_step mf__cu_step_of(const mf__cu_list *list, int run, const mf__cu_range 
                   .op = r->g->ops,
                   .rows = rows,
                   .table = list->tables[run],
-                  .scratch = list->cu->scratch.at};
+                  .scratch = list->cu->scratch.at,
+                  .pieces = list->pieces + list->first_piece[run],
+                  .n_pieces = list->first_piece[run + 1] - list->first_piece[run]};
 }
 
 /* The op of a group that stands for it where time is measured: the one that moves most. */

@@ -11,6 +11,7 @@
 #define MF_CU_PLANS 64 /* lists that can be replayed */
 #define MF_CU_LANES 4  /* fills at a time */
 #define MF_CU_LANE_BYTES (4 << 20)
+#define MF_CU_PIECES 3 /* of a layer's experts on their way, at a time */
 
 /* Memory on the device that grows; growing waits for whatever uses it. */
 typedef struct mf__cu_memory {
@@ -40,6 +41,22 @@ typedef struct mf__cu_lane {
     char *pinned; /* two halves */
     cudaEvent_t done[2];
 } mf__cu_lane;
+
+/* Host memory that host_alloc gave out. */
+typedef struct mf__cu_slab {
+    char *at;
+    int64_t bytes;
+    bool pinned; /* kernels can read it */
+} mf__cu_slab;
+
+/* Experts of a whole bank that are multiplied together: those that are on the device, or some of those that lie in host
+ * memory and are copied first. */
+typedef struct mf__cu_piece {
+    int32_t first, end; /* experts between these */
+    int buffer;         /* of MF_CU_PIECES; -1: they are on the device */
+    char *to;
+    const char *const *table;
+} mf__cu_piece;
 
 /* Which kernels a row gets depends on how many rows its own sequence has in the run, so that it has the same bits in
  * any company: */
@@ -87,11 +104,28 @@ typedef struct mf__cu {
     uint64_t fence;
     cudaEvent_t watch[2]; /* around an op, for those who measure */
     mf__cu_lane lanes[MF_CU_LANES];
+    pthread_mutex_t slabs_lock;
+    mf__cu_slab *slabs; /* by address */
+    int n_slabs, max_slabs, n_plain;
+    mf__cu_memory on_way; /* experts that are copied for runs of many rows: MF_CU_PIECES buffers */
+    cudaStream_t copier;
+    cudaEvent_t there[MF_CU_PIECES], unused[MF_CU_PIECES]; /* what a buffer holds; the buffer */
+    int next_piece;
 } mf__cu;
 
 /* cuda.c */
 mf_status mf__cu_check(cudaError_t e, const char *what, mf_error *err);
 mf_status mf__cu_grow(mf__cu *cu, mf__cu_memory *mem, int64_t bytes, mf_error *err);
+
+/* reach.c: experts in host memory. */
+mf_status mf__cu_host_alloc(mf__backend *be, int64_t bytes, void **out, mf_error *err);
+void mf__cu_host_release(mf__backend *be, void *mem);
+bool mf__cu_reads_host(mf__backend *be);
+bool mf__cu_is_pinned(mf__cu *cu, const void *p); /* host memory that kernels can read */
+int64_t mf__cu_staging_bytes(const mf__backend *be, int64_t expert_bytes, int32_t n_experts);
+mf_status mf__cu_stage(mf__backend *be, int64_t bytes, mf_error *err);
+mf_status mf__cu_reach_init(mf__cu *cu, mf_error *err);
+void mf__cu_reach_deinit(mf__cu *cu);
 
 /* emit.c: what a list needs in the table, and its launches. */
 typedef struct mf__cu_list {
@@ -101,6 +135,8 @@ typedef struct mf__cu_list {
     const char *const **tables; /* [n_runs]: of banks, on the device */
     mf__cu_range *ranges;
     int *first_range; /* [n_runs + 1] */
+    mf__cu_piece *pieces;
+    int *first_piece; /* [n_runs + 1] */
 } mf__cu_list;
 
 /* One op of a list on its way to launches, for a range of rows. */
@@ -112,6 +148,8 @@ typedef struct mf__cu_step {
     const mf__cu_range *rows;
     const char *const *table;
     char *scratch;
+    const mf__cu_piece *pieces;
+    int n_pieces;
 } mf__cu_step;
 
 mf__cu_step mf__cu_step_of(const mf__cu_list *list, int run, const mf__cu_range *rows);
@@ -145,6 +183,16 @@ int mf__cu_count_products(const mf__cu_step *s, const mf__op *end, bool exact);
 /* fuse.c: ops of decoding that follow one another and are one launch (or two). Returns how many ops of this run it
  * took, 0: none. Ranges of later runs that are done with it are marked. */
 int mf__cu_fuse(const mf__cu_list *list, int run, const mf__cu_step *s, const mf__op *end);
+
+/* reach.c: the pieces of a run (at most so many as the first function says), their tables behind each other from `host`
+ * on, which becomes `device`; returns how many there are. */
+int mf__cu_most_pieces(mf__cu *cu, const mf__run *run);
+int mf__cu_find_pieces(mf__cu *cu, const mf__run *run, char *host, char *device, mf__cu_piece *out);
+/* Whether a range of rows wants so many experts that all of them are copied. */
+bool mf__cu_wants_all(int64_t n_rows, int32_t top_k, int32_t n_experts);
+/* The piece towards the device, before what is launched next; and when that has been launched. */
+void mf__cu_piece_begin(mf__cu *cu, const mf__bank *bank, const mf__cu_piece *piece);
+void mf__cu_piece_end(mf__cu *cu, const mf__cu_piece *piece);
 
 mf_status mf__cu_emit(const mf__cu_list *list, mf_error *err);
 bool mf__cu_supports(const mf__backend *be, const mf__op *op);

@@ -159,6 +159,23 @@ static mf_status far_fill(mf__backend *be, void *to, const void *from, int64_t b
     return st;
 }
 
+/* Experts are also read where the host has them. */
+static mf_status far_host_alloc(mf__backend *be, int64_t bytes, void **out, mf_error *err) {
+    (void)be;
+    *out = malloc((size_t)bytes);
+    return *out ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for %lld bytes of experts", (long long)bytes);
+}
+
+static void far_host_release(mf__backend *be, void *mem) {
+    (void)be;
+    free(mem);
+}
+
+static bool far_reads_host(mf__backend *be) {
+    (void)be;
+    return true;
+}
+
 /* One part of a tensor, if it has it. */
 static mf_status adopt_part(mf__backend *be, const void *host, int64_t bytes, const void **out, mf_error *err) {
     void *mem;
@@ -245,6 +262,9 @@ static mf_status far_create(const mf__backend_config *config, mf__backend **out,
                               .zero = far_zero,
                               .copy = far_copy,
                               .fill = far_fill,
+                              .host_alloc = far_host_alloc,
+                              .host_release = far_host_release,
+                              .reads_host = far_reads_host,
                               .adopt = far_adopt,
                               .supports = far_supports,
                               .scratch = far_scratch,
