@@ -1,114 +1,290 @@
 #!/bin/sh
-# measure_cuda.sh BUILD [DIR [PART...]]: everything that is said about the cuda backend in docs/SPEED_LOG.md, in one call on
-# a machine with a device. BUILD is a build directory with tests (-DMF_TESTS=ON -DMF_CUDA=ON) or a copy of its programs;
-# models are written to DIR (default /tmp/measure_cuda; about 30 GB at a time) unless they are there.
-# Parts, all of them where none is named:
+# measure_cuda.sh BUILD [DIR [PART...]]: everything that is said about the cuda backend in docs/SPEED_LOG.md, on a machine
+# with a device. BUILD is a build directory with tests (-DMF_TESTS=ON -DMF_CUDA=ON) or an archive made by
+# measure_cuda.sh pack BUILD FILE.tar.xz: its programs and the libraries they need. Models are written to DIR (default
+# /tmp/measure_cuda; about 30 GB at a time) unless they are there. Parts, all of them where none is named:
 #
-#   ops        the op table
-#   goldens    models of all families against recorded results, with --exact
-#   story      the story model: loss, greedy text beside the cpu backend's, random sequences of state, random company
-#   sanitizer  compute-sanitizer on the story model
-#   decode     a random model of the shape a3b, all experts resident: one stream, behind long prompts, several streams
+#   correct    ops goldens story states sanitizer
+#   speed      decode prefill deepseek
+#   tiers      a3b with --vram 4G: all experts in RAM, then on the drive; the 397B shape, 8 layers, from the drive
+#
+#   ops        the op table, and the shapes of test_cuda
+#   goldens    models of all families against recorded results, with --exact, layer by layer
+#   story      the story model: loss, greedy choices beside ref's, speed
+#   states     random sequences of state, random company, experts in host memory
+#   sanitizer  compute-sanitizer on the story model: memcheck, racecheck
+#   decode     a random model of the shape a3b, all experts resident: one stream, several, behind long prompts
 #   prefill    the same model's prompts
 #   deepseek   four layers of the shape deepseek: decode beside the memory's floor
-#   tiers      a3b with --vram 4G: all experts in RAM, and on the drive
 #
-# Prints a table last.
-set -eu
-[ $# -ge 1 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-build=$1 dir=${2:-/tmp/measure_cuda}
+# Every step has a limit of its own, none runs on past MEASURE_SECONDS (570) from the start, and one that fails leaves the
+# others alone. The table is printed last, whatever happens; with OUT set it goes to $OUT/table.md as well, and what
+# the steps printed to $OUT/steps.log. MEASURE_BACKEND (cuda) is the backend: with cpu the script tries itself.
+set -u
+usage() {
+    sed -n '2,24s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+}
+[ $# -ge 1 ] || usage
+top=$(cd "$(dirname "$0")/.." && pwd)
+programs="apps/moeflux/moeflux tests/cuda/test_cuda tests/state/test_state_random tests/state/test_state_parts
+tests/state/test_state_reach tests/golden/test_stories_greedy"
+
+# ---- packing -----------------------------------------------------------------------------------------------------
+
+# Programs without their symbols, and libraries but for the C library's own.
+pack() {
+    made=$(mktemp -d) || exit 1
+    for p in $programs; do
+        mkdir -p "$made/programs/$(dirname "$p")" "$made/programs/lib"
+        [ -x "$1/$p" ] || { echo "measure_cuda.sh: $1 has no $p" >&2; continue; }
+        strip -o "$made/programs/$p" "$1/$p" || exit 1
+        for lib in $(ldd "$1/$p" | awk '$3 ~ /^\// { print $3 }'); do
+            case $lib in
+            */libc.so* | */libm.so* | */libpthread.so* | */libdl.so* | */librt.so* | */ld-linux*) ;;
+            *) cp -n "$lib" "$made/programs/lib/" ;;
+            esac
+        done
+    done
+    XZ_OPT='--lzma2=preset=6,dict=128MiB' tar -cJf "$2" -C "$made" programs || exit 1
+    rm -rf "$made"
+    ls -l "$2"
+}
+
+if [ "$1" = pack ]; then
+    [ $# -eq 3 ] || usage
+    pack "$2" "$3"
+    exit
+fi
+
+# ---- steps -------------------------------------------------------------------------------------------------------
+
+build=$1 dir=${2:-/tmp/measure_cuda} backend=${MEASURE_BACKEND:-cuda}
 shift
 [ $# -gt 0 ] && shift
-parts=${*:-ops goldens story sanitizer decode prefill deepseek tiers}
-top=$(cd "$(dirname "$0")/.." && pwd)
-moeflux=$build/apps/moeflux/moeflux stories=$top/models/stories-moe
-mkdir -p "$dir"
-rows=$dir/rows
+parts=${*:-correct speed tiers}
+ends=$(($(date +%s) + ${MEASURE_SECONDS:-570}))
+mkdir -p "$dir" || exit 1
+dir=$(cd "$dir" && pwd)
+out=${OUT:-$dir}
+rows=$dir/rows log=$out/steps.log last=$dir/last.log
+mkdir -p "$out" || exit 1
 : >"$rows"
-trap 'printf "| | |\n|---|---|\n"; cat "$rows"' EXIT
+: >"$log"
 
-row() { printf '| %s | %s |\n' "$1" "$2" >>"$rows"; }
-verdict() { if "$@" >"$dir/last.log" 2>&1; then echo passed; else echo "FAILED: $(tail -n 1 "$dir/last.log")"; fi; }
-# synth NAME OPTIONS: the model, made unless it is there
-synth() {
-    name=$1
-    shift
-    [ -d "$dir/$name" ] || "$moeflux" synth "$dir/$name" "$@" >&2
+show_table() {
+    trap - EXIT
+    { printf '| | |\n|---|---|\n'; cat "$rows"; } | tee "$out/table.md"
 }
-bench() { name=$1; shift; "$moeflux" bench "$dir/$name" --backend cuda "$@" 2>"$dir/last.log" || tail -n 1 "$dir/last.log"; }
-# The numbers behind a word at the start of a line of bench's output, without it.
-figure() { awk -v word="$1" '$1 == word { $1 = ""; print substr($0, 2); found = 1; exit } { last = $0 } END { if (!found) print last }'; }
+trap show_table EXIT
+trap 'exit 130' INT TERM HUP
 
-measure_ops() { row "op table" "$(verdict "$build/tests/cuda/test_cuda")"; }
+row() {
+    printf '| %s | %s |\n' "$1" "$2" | tee -a "$rows" >&2
+}
+
+# try SECONDS COMMAND...: its output is in $last. Not begun where too little time is left.
+try() {
+    most=$1
+    shift
+    left=$((ends - $(date +%s) - 5))
+    began=$(date +%s)
+    if [ "$left" -lt 5 ]; then
+        echo "no time was left" >"$last"
+        return 125
+    fi
+    [ "$left" -lt "$most" ] && most=$left
+    timeout -k 5 "$most" "$@" >"$last" 2>&1
+    status=$?
+    {
+        printf '\n==== %s (status %d, %d s)\n' "$*" "$status" "$(($(date +%s) - began))"
+        tail -c 200000 "$last"
+    } >>"$log"
+    [ "$status" -eq 124 ] && echo "stopped after $most s" >>"$last"
+    return "$status"
+}
+
+why() { tail -n 1 "$last" | cut -c 1-160; }
+
+# verdict LABEL SECONDS COMMAND...: a row that says whether it passed.
+verdict() {
+    label=$1
+    shift
+    if try "$@"; then row "$label" passed; else row "$label" "FAILED: $(why)"; fi
+}
+
+# synth SECONDS NAME OPTIONS: the model, made unless it is there
+synth() {
+    seconds=$1 name=$2
+    shift 2
+    [ -d "$dir/$name" ] || try "$seconds" "$moeflux" synth "$dir/$name" "$@" || {
+        row "model $name" "FAILED: $(why)"
+        return 1
+    }
+}
+
+# bench LABEL WORD SECONDS NAME OPTIONS: the numbers behind a word at the start of a line of bench's output
+bench() {
+    label=$1 word=$2 seconds=$3 name=$4
+    shift 4
+    if try "$seconds" "$moeflux" bench "$dir/$name" --backend "$backend" "$@"; then
+        row "$label" "$(awk -v word="$word" '$1 == word { $1 = ""; print substr($0, 2); exit }' "$last")"
+    else
+        row "$label" "FAILED: $(why)"
+    fi
+}
+
+# What bench said about experts, of the last one.
+row_experts() {
+    said=$(grep "^$1: a token read" "$last") && row "... experts" "${said#*: }"
+}
+
+# ---- correctness -------------------------------------------------------------------------------------------------
+
+measure_ops() { verdict "op table" 200 "$build/tests/cuda/test_cuda"; }
+
+# One golden: 0 it holds, 1 not, 2 the backend has not all of its ops.
+golden() {
+    want=$1/golden.safetensors
+    [ -e "$want" ] || want=${1%-*}/golden.safetensors
+    [ -e "$want" ] || return 3
+    rm -rf "$dir/converted"
+    try 30 "$moeflux" convert "$1" "$dir/converted" --bits keep || return 1
+    try 30 "$moeflux" check "$dir/converted" "$want" --layers --backend "$backend" --exact && return 0
+    grep -q "backend .* cannot do" "$last" && return 2
+    return 1
+}
 
 measure_goldens() {
-    for archive in qwen3_5_moe mla families; do tar -xJf "$top/tests/data/golden/$archive.tar.xz" -C "$dir"; done
-    failed=
-    n=0
-    for golden in "$dir"/golden/*/ "$dir"/mla/*/ "$dir"/families/*/; do
-        want=${golden%/}/golden.safetensors
-        [ -e "$want" ] || want=${golden%-*}/golden.safetensors
-        [ -e "$want" ] || continue
-        rm -rf "$dir/converted"
-        n=$((n + 1))
-        "$moeflux" convert "${golden%/}" "$dir/converted" --bits keep >/dev/null 2>&1 &&
-            "$moeflux" check "$dir/converted" "$want" --layers --backend cuda --exact >"$dir/last.log" 2>&1 ||
-            failed="$failed $(basename "$golden")"
+    held=0 lack='' failed=''
+    for archive in "$top"/tests/data/golden/*.tar.xz; do tar -xJf "$archive" -C "$dir"; done
+    for model in "$dir"/golden/*/ "$dir"/mla/*/ "$dir"/families/*/ "$dir"/families2/*/; do
+        model=${model%/}
+        [ -d "$model" ] || continue
+        golden "$model"
+        case $? in
+        0) held=$((held + 1)) ;;
+        1) failed="$failed ${model##*/}" ;;
+        2) lack="$lack ${model##*/}" ;;
+        esac
     done
-    row "goldens, --exact, layer by layer" "${failed:-$n of $n hold}"
+    row "goldens, --exact, layer by layer" "$held hold${failed:+; FAILED:$failed}${lack:+; ops missing for:$lack}"
 }
-
-tell() { "$moeflux" run "$stories" --backend "$@" --temperature 0 --tokens 100 --raw --prompt "Once upon a time there was" 2>/dev/null; }
 
 measure_story() {
     [ -d "$dir/stories" ] || tar -xJf "$top/tests/data/stories/stories.tar.xz" -C "$dir"
     text=$(find "$dir/stories" -name 'val*.txt' | head -n 1)
-    row "story model, loss" "$("$moeflux" eval "$stories" "$text" --backend cuda 2>/dev/null | tail -n 1)"
-    row "story, greedy, beside cpu" "$(if [ "$(tell cuda)" = "$(tell cpu)" ]; then echo the same; else echo DIFFERENT; fi)"
-    row "story, decode" "$("$moeflux" bench "$stories" --backend cuda --prefill 0 --decode 128 --repeat 3 2>/dev/null | figure decode)"
-    row "1,000 random operations on states" "$(verdict "$build/tests/state/test_state_random" "$stories" 1 1000 backend=cuda)"
-    row "random company" "$(verdict "$build/tests/state/test_state_parts" "$stories" 16 60 backend=cuda kv=f16)"
+    if try 120 "$moeflux" eval "$stories" "$text" --backend "$backend"; then
+        row "story model, loss (3.3713 within 0.005)" "$(tail -n 1 "$last")"
+    else
+        row "story model, loss" "FAILED: $(why)"
+    fi
+    if try 200 "$build/tests/golden/test_stories_greedy" "$stories" "$backend"; then
+        row "story, greedy beside ref" "passed: $(grep -h ' another choice' "$last" | tr '\n' ';')"
+    else
+        row "story, greedy beside ref" "FAILED: $(grep -h 'another choice\|ERROR' "$last" | tr '\n' ';')"
+    fi
+    try 60 "$moeflux" bench "$stories" --backend "$backend" --prefill 0 --decode 128 --repeat 3
+    row "story, decode" "$(awk '$1 == "decode" { $1 = ""; print substr($0, 2); exit }' "$last")"
+}
+
+measure_states() {
+    verdict "1,000 random operations on states" 200 \
+        "$build/tests/state/test_state_random" "$stories" 1 1000 backend="$backend"
+    verdict "random company" 150 "$build/tests/state/test_state_parts" "$stories" 16 60 backend="$backend" kv=f16
+    [ -d "$dir/golden" ] || tar -xJf "$top/tests/data/golden/qwen3_5_moe.tar.xz" -C "$dir"
+    [ "$backend" = cpu ] ||
+        verdict "experts in host memory: the same bits" 60 \
+            "$build/tests/state/test_state_reach" "$dir/golden/qwen3_5_moe-mlx4" "$backend"
 }
 
 measure_sanitizer() {
-    command -v compute-sanitizer >/dev/null || { row "compute-sanitizer" "not there"; return; }
+    sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+    [ -x "$sanitizer" ] || { row "compute-sanitizer" "not there"; return; }
     for tool in memcheck racecheck; do
-        row "story, $tool" "$(verdict compute-sanitizer --error-exitcode 9 --tool $tool "$moeflux" run "$stories" \
-            --backend cuda --temperature 0 --tokens 4 --raw --prompt "Once upon a time there was a little girl who")"
+        verdict "story, $tool" 150 "$sanitizer" --error-exitcode 9 --tool $tool "$moeflux" run "$stories" \
+            --backend "$backend" --temperature 0 --tokens 4 --raw --prompt "Once upon a time there was a little girl who"
     done
 }
 
+# ---- speed -------------------------------------------------------------------------------------------------------
+
+shape() { synth 120 a3b --shape a3b --trunk 4; }
+
 measure_decode() {
-    synth a3b --shape a3b --trunk 4
-    row "decode, one stream, behind 512" "$(bench a3b --prefill 512 --decode 128 --repeat 3 | figure decode)"
+    shape || return
+    bench "decode, one stream, behind 512 (640)" decode 90 a3b --prefill 512 --decode 128 --repeat 3
     for n in 4 16; do
-        row "decode, $n streams" "$(bench a3b --prefill 0 --decode 32 --repeat 2 --sessions $n |
-            awk -v n=$n '$1 == n && $2 == "sessions" { print $3, $4 }')"
+        if try 60 "$moeflux" bench "$dir/a3b" --backend "$backend" --prefill 0 --decode 32 --repeat 2 --sessions $n; then
+            row "decode, $n streams" "$(awk -v n=$n '$1 == n && $2 == "sessions" { print $3, $4 }' "$last")"
+        else
+            row "decode, $n streams" "FAILED: $(why)"
+        fi
     done
-    row "decode, behind 16384" "$(bench a3b --prefill 16384 --chunk 4096 --decode 32 --repeat 1 | figure decode)"
+    bench "decode, behind 16384 (550)" decode 90 a3b --prefill 16384 --chunk 4096 --decode 32 --repeat 1
 }
 
 measure_prefill() {
-    synth a3b --shape a3b --trunk 4
-    row "prefill, 512" "$(bench a3b --prefill 512 --decode 0 --repeat 3 | figure prefill)"
-    row "prefill, 4096 in one pass" "$(bench a3b --prefill 4096 --chunk 4096 --decode 0 --repeat 2 | figure prefill)"
+    shape || return
+    bench "prefill, 512" prefill 60 a3b --prefill 512 --decode 0 --repeat 3
+    bench "prefill, 4096 in one pass (18000)" prefill 60 a3b --prefill 4096 --chunk 4096 --decode 0 --repeat 3
+    if try 60 "$moeflux" bench "$dir/a3b" --backend "$backend" --prefill 4096 --chunk 4096 --decode 0 --repeat 1 --profile; then
+        cp "$last" "$out/profile.txt"
+    fi
 }
 
+# Share of what 4.36 TB/s allow for the bytes of a token.
 measure_deepseek() {
-    synth deepseek4 --shape deepseek --layers 4 --trunk 4
-    row "deepseek, 4 layers, decode" "$(bench deepseek4 --prefill 128 --decode 64 --repeat 2 | figure decode)"
+    synth 200 deepseek4 --shape deepseek --layers 4 --trunk 4 || return
+    if try 90 "$moeflux" bench "$dir/deepseek4" --backend "$backend" --prefill 128 --decode 64 --repeat 2 --json; then
+        row "deepseek, 4 layers, decode (50 % of the floor)" "$(awk '
+            { gsub(/,/, "") }
+            $1 == "\"bytes_per_token\":" { bytes += $2 }
+            $1 == "\"state_bytes_per_token\":" { bytes += $2 }
+            $1 == "\"decode_tok_s\":" { speed = $2 }
+            END { printf "%.0f tokens/s, %.0f MB a token: %.0f %% of 4.36 TB/s\n", speed, bytes / 1e6, speed * bytes / 4.36e10 }
+            ' "$last")"
+    else
+        row "deepseek, 4 layers, decode" "FAILED: $(why)"
+    fi
     rm -rf "$dir/deepseek4"
 }
 
+# ---- more experts than VRAM --------------------------------------------------------------------------------------
+
 measure_tiers() {
-    synth a3b --shape a3b --trunk 4
-    row "decode, --vram 4G --ram 24G" "$(bench a3b --vram 4G --ram 24G --prefill 64 --decode 32 --repeat 2 | figure decode)"
-    row "prefill of 4096, --vram 4G --ram 24G" \
-        "$(bench a3b --vram 4G --ram 24G --prefill 4096 --chunk 4096 --decode 0 --repeat 1 | figure prefill)"
-    row "decode, --vram 4G --ram 8G" "$(bench a3b --vram 4G --ram 8G --prefill 64 --decode 16 --repeat 1 | figure decode)"
-    synth a17b8 --shape a17b --layers 8
-    row "397B shape, 8 layers, --vram 6G --ram 8G" "$(bench a17b8 --vram 6G --ram 8G --prefill 64 --decode 8 --repeat 1 | figure decode)"
+    vram=--vram=4G
+    [ "$backend" = cpu ] && vram=--direct=off # has none
+    shape || return
+    bench "decode, --vram 4G --ram 24G (85)" decode 120 a3b "$vram" --ram 24G --prefill 512 --decode 64 --repeat 2
+    row_experts decode
+    bench "prefill of 4096, --vram 4G --ram 24G (3000)" prefill 120 a3b "$vram" --ram 24G --prefill 4096 --chunk 4096 \
+        --decode 0 --repeat 2
+    bench "decode, --vram 4G --ram 8G (60 % of the floor)" decode 120 a3b "$vram" --ram 8G --prefill 64 --decode 16 --repeat 1
+    row_experts decode
+    synth 100 a17b8 --shape a17b --layers 8 || return
+    bench "397B shape, 8 layers, --vram 4G --ram 8G" decode 120 a17b8 "$vram" --ram 8G --prefill 64 --decode 8 --repeat 1
+    row_experts decode
     rm -rf "$dir/a17b8"
 }
 
-for part in $parts; do measure_"$part"; done
+# ---- all of it ---------------------------------------------------------------------------------------------------
+
+if [ -f "$build" ]; then
+    tar -xJf "$build" -C "$dir" || exit 1
+    build=$dir/programs
+    LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
+fi
+build=$(cd "$build" && pwd) || exit 1
+moeflux=$build/apps/moeflux/moeflux stories=$top/models/stories-moe
+[ -x "$moeflux" ] || { echo "measure_cuda.sh: $build has no apps/moeflux/moeflux" >&2; exit 2; }
+
+for part in $parts; do
+    case $part in
+    correct) measure_ops; measure_goldens; measure_story; measure_states; measure_sanitizer ;;
+    speed) measure_decode; measure_prefill; measure_deepseek ;;
+    ops | goldens | story | states | sanitizer | decode | prefill | deepseek | tiers) "measure_$part" ;;
+    *) row "$part" "there is no such part" ;;
+    esac
+done

@@ -25,6 +25,9 @@ typedef struct phase {
     int64_t late_ns[MF_PREDICTORS]; /* of stall_ns: for experts that each had foretold */
     /* Of other ranks, and between them and this one. */
     int64_t rank_bytes_read, messages, wire_bytes, rank_wait_ns, wire_ns;
+    /* Where a device has experts of its own over those in the host's memory: the latter's. */
+    bool tiers;
+    int64_t host_wanted, host_hits, drive_bytes;
 } phase;
 
 typedef struct bench {
@@ -60,10 +63,26 @@ static void add_ranks(phase *p, int sign) {
     }
 }
 
+/* The same for the host's memory below a device's. */
+static void add_host(const bench *b, phase *p, int sign) {
+    mf_stats s;
+    p->tiers = mf__model_host_stats(b->model, &s);
+    if (!p->tiers) return;
+    p->host_wanted += sign * s.wanted;
+    p->host_hits += sign * s.hits;
+    p->drive_bytes += sign * (s.bytes_read + s.bytes_prefetched);
+}
+
+static void add_others(const bench *b, phase *p, int sign, int run) {
+    if (run < 1) return;
+    add_ranks(p, sign);
+    add_host(b, p, sign);
+}
+
 static void count(bench *b, phase *p, double seconds, int run) {
     mf_stats *s = &b->stats;
     mf_model_stats_get(b->model, s);
-    if (run > 0) add_ranks(p, 1);
+    add_others(b, p, 1, run);
     if (run == 0) {
         p->cold_speed = (double)p->n_tokens / seconds;
         return;
@@ -81,7 +100,7 @@ static void count(bench *b, phase *p, double seconds, int run) {
 static mf_status run_prefill(bench *b, int run, mf_error *err) {
     if (!b->prefill.n_tokens) return MF_OK;
     mf_model_stats_reset(b->model);
-    if (run > 0) add_ranks(&b->prefill, -1);
+    add_others(b, &b->prefill, -1, run);
     double began = app_seconds();
     MF__TRY(
         mf_eval_prompt(b->session, b->ids, (size_t)b->prefill.n_tokens, 0, b->logits, (size_t)b->info->n_vocab, err));
@@ -92,7 +111,7 @@ static mf_status run_prefill(bench *b, int run, mf_error *err) {
 static mf_status run_decode(bench *b, int run, mf_error *err) {
     if (!b->decode.n_tokens) return MF_OK;
     mf_model_stats_reset(b->model);
-    if (run > 0) add_ranks(&b->decode, -1);
+    add_others(b, &b->decode, -1, run);
     double began = app_seconds();
     for (int64_t i = 0; i < b->decode.n_tokens; i++)
         MF__TRY(mf_eval_token(b->session, b->ids[(i + 7919 * run) % b->n_ids], mf_memory_length(b->session), b->logits,
@@ -153,8 +172,13 @@ static double read_per_token(const phase *p) {
     return ratio((double)p->bytes_read, (double)(p->n_tokens * p->speed.n));
 }
 
+/* From the drive: a device's own experts come from the host's memory. */
+static double drive_per_token(const phase *p) {
+    return p->tiers ? ratio((double)p->drive_bytes, (double)(p->n_tokens * p->speed.n)) : read_per_token(p);
+}
+
 static double disk_floor(bench *b, const phase *p) {
-    return ratio(read_per_token(p), series_median(&b->disk_gb_s) * 1e9);
+    return ratio(drive_per_token(p), series_median(&b->disk_gb_s) * 1e9);
 }
 
 /* The share of the time with reads under way in which compute did not wait. */
@@ -266,7 +290,10 @@ static void show_phase(bench *b, const char *name, phase *p) {
            app_bytes(read_per_token(p), read), 100 * ratio((double)p->hits, (double)p->wanted),
            (double)p->stall_ns * 1e-9 / p->speed.n, p->seconds / p->speed.n);
     if (p->busy_ns) printf("; %.0f %% of reading was hidden, the drive idled %.0f %%", 100 * overlap(p), 100 * idle(p));
-    if (read_per_token(p) > 0 && b->disk_gb_s.n)
+    if (p->tiers)
+        printf("; of the others %.1f %% were in the host's, and %s came from the drive",
+               100 * ratio((double)p->host_hits, (double)p->host_wanted), app_bytes(drive_per_token(p), read));
+    if (drive_per_token(p) > 0 && b->disk_gb_s.n)
         printf("; the drive allows %.2f tokens/s, reached %.0f %%", ratio(1, disk_floor(b, p)),
                100 * disk_floor(b, p) * series_median(&p->speed));
     printf("\n");

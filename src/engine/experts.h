@@ -11,6 +11,8 @@ mf__store_config mf__model_store_config(const mf_model *model);
 /* Takes bytes of the host's memory out of the experts' budget, if they can be had without unmapping them or dropping
  * prompts; a negative number gives them back. */
 bool mf__model_borrow(mf_model *model, int64_t bytes);
+/* Counters of the experts in the host's memory, below those of a device; false: there is no such tier. */
+bool mf__model_host_stats(mf_model *model, mf_stats *out);
 /* State that evaluating a session's n-th token touches, beside the weights (mf_model_info.token_bytes). */
 int64_t mf__model_touched_bytes(const mf_model *model, int64_t n);
 

@@ -272,6 +272,12 @@ bool mf__model_borrow(mf_model *m, int64_t bytes) {
     return lent;
 }
 
+bool mf__model_host_stats(mf_model *m, mf_stats *out) {
+    if (m->store == m->host_store) return false;
+    mf__store_stats_get(m->host_store, out);
+    return true;
+}
+
 mf__store *mf__model_store(mf_model *m) {
     return m->store;
 }

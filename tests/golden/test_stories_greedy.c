@@ -1,5 +1,7 @@
-/* The shipped model told to go on with the most likely token, ref's choice: where would the cpu backend go another way?
- * Nowhere, except where ref itself is in two minds; and logits hardly move. */
+/* The shipped model told to go on with the most likely token, ref's choice: where would a faster backend go another way?
+ * Nowhere, except where ref itself is in two minds; and logits hardly move.
+ *
+ *   test_stories_greedy MODEL [BACKEND, cpu unless named] */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +20,7 @@
 #define EXACT_MOVED 1e-3 /* root of the mean square of what f32 activations do to a logit */
 #define MOST_MOVED 5e-2  /* ... of what rounded ones do, mostly by a tie between two experts */
 
-static const char *model_dir;
+static const char *model_dir, *other = "cpu";
 
 typedef struct side {
     mf_model *model;
@@ -109,7 +111,7 @@ static tally follow_all(bool exact) {
         "with a green door and knocked. The old man was very kind. He gave them some bread and a map and told them to "
         "be "
         "back before dark. Mia was so happy that she jumped up and down. They sat in the boat, and"};
-    side ref = open_side("ref", false), cpu = open_side("cpu", exact);
+    side ref = open_side("ref", false), fast = open_side(other, exact);
     tally t = {0};
     mf__tokenizer *tok;
     assert_int_equal(mf__tokenizer_open(model_dir, &tok, NULL), MF_OK);
@@ -117,14 +119,14 @@ static tally follow_all(bool exact) {
         int32_t *ids;
         size_t n;
         assert_int_equal(mf__tokenizer_encode(tok, prompts[i], strlen(prompts[i]), false, &ids, &n, NULL), MF_OK);
-        follow(&ref, &cpu, ids, n, &t);
+        follow(&ref, &fast, ids, n, &t);
         free(ids);
     }
     print_message("%s: another choice for %d of %d tokens, logits moved by %.5f\n", exact ? "exact" : "rounded",
                   t.n_others, t.n_tokens, sqrt(t.squares / t.n_tokens));
     mf__tokenizer_free(tok);
     close_side(&ref);
-    close_side(&cpu);
+    close_side(&fast);
     return t;
 }
 
@@ -142,7 +144,8 @@ static void test_rounded(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_exact), cmocka_unit_test(test_rounded)};
-    if (argc != 2) return 2;
+    if (argc < 2 || argc > 3) return 2;
     model_dir = argv[1];
+    if (argc == 3) other = argv[2];
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
