@@ -142,14 +142,14 @@ struct mf__backend {
      * when the bytes are there. Nothing that runs meanwhile uses them. NULL with host_memory. */
     mf_status (*fill)(mf__backend *be, void *to, const void *from_host, int64_t bytes, mf_error *err);
 
-    /* With memory of its own, optional: memory of the host, for experts, that banks may have addresses of as well: graphs
-     * read it where it is, if slower. Where such memory cannot be had it is plain, and from then on reads_host() says no:
-     * then banks have no such addresses. */
+    /* With memory of its own, optional: memory of the host, for experts, that banks may have addresses of as well:
+     * graphs read it where it is, if slower. Where such memory cannot be had it is plain, and from then on reads_host()
+     * says no: then banks have no such addresses. */
     mf_status (*host_alloc)(mf__backend *be, int64_t bytes, void **out, mf_error *err);
     void (*host_release)(mf__backend *be, void *mem); /* nothing uses it any more */
     bool (*reads_host)(mf__backend *be);
-    /* Optional, with these: so much of its memory (0: none) may be taken for experts in host memory on their way to runs
-     * of many rows. Waits for what uses it. staging_bytes(): how much helps with experts of so many bytes. */
+    /* Optional, with these: so much of its memory (0: none) may be taken for experts in host memory on their way to
+     * runs of many rows. Waits for what uses it. staging_bytes(): how much helps with experts of so many bytes. */
     int64_t (*staging_bytes)(const mf__backend *be, int64_t expert_bytes, int32_t n_experts);
     mf_status (*stage)(mf__backend *be, int64_t bytes, mf_error *err);
 

@@ -62,8 +62,8 @@ static mf_status check_sums(const mf__store *s, mf_error *err) {
          n_free, s->n_free);
     HOLD(8, flying == s->in_flight[0] + s->in_flight[1] && s->in_flight[0] >= 0 && s->in_flight[1] >= 0,
          "%d reads under way, counted %d + %d", flying, s->in_flight[0], s->in_flight[1]);
-    HOLD(9, n_ready == s->n_ready && (!s->n_holders || s->n_reaching || n_ready == s->n_real), "%d ready, counted %d, of %d", n_ready,
-         s->n_ready, s->n_real);
+    HOLD(9, n_ready == s->n_ready && (!s->n_holders || s->n_reaching || n_ready == s->n_real),
+         "%d ready, counted %d, of %d", n_ready, s->n_ready, s->n_real);
     HOLD(10, unused == s->n_ready_unused, "%d unused guesses, counted %d", unused, s->n_ready_unused);
     for (int q = 0; q < 2; q++) {
         int n = 0, last = -1;

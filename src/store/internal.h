@@ -179,9 +179,9 @@ struct mf__store {
     uint64_t below_version; /* of the table below that it was made with; 0: everything is here */
     int n_reaching;         /* holders of such a table; then all are */
     bool fills_some;        /* as many as there is room for, since the store below has room for all */
-    int n_holders;    /* nothing may be freed */
-    int n_lenders;    /* wait for them */
-    bool limit_waits; /* too */
+    int n_holders;          /* nothing may be freed */
+    int n_lenders;          /* wait for them */
+    bool limit_waits;       /* too */
 
     /* feed */
     int read_bytes, n_reads;

@@ -20,15 +20,15 @@ static ssize_t read_some(const mf__store *s, int fd, void *buf, int64_t n, int64
     return n < 0 ? -1 : 0;
 }
 
-/* Returns 0, an errno, or -1 when the file ended; *at: where. A direct read that is refused, or that stopped inside a
- * block, goes on through the page cache. */
+/* Returns 0, an errno, or -1 when the file ended; *at: where. A direct read that is refused (also for memory of a
+ * driver's that no drive may write to), or that stopped inside a block, goes on through the page cache. */
 static int do_read(const mf__store *s, const mf__read *p, int64_t *at) {
     int fd = p->fd;
     for (int64_t got = 0; got < p->need;) {
         *at = p->offset + got;
         ssize_t n = read_some(s, fd, p->to + got, p->bytes - got, *at);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (n < 0 && errno == EINVAL && fd != p->fd_buffered) {
+        if (n < 0 && (errno == EINVAL || errno == EFAULT) && fd != p->fd_buffered) {
             fd = p->fd_buffered;
             continue;
         }

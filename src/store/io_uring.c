@@ -84,7 +84,7 @@ static void land(uring_io *x, flight *f, int res) {
         if (f->got % MF_BLOCK) f->buffered = true;
     } else if (res == 0) {
         error = -1;
-    } else if (res == -EINVAL && p->direct && !f->buffered) {
+    } else if ((res == -EINVAL || res == -EFAULT) && p->direct && !f->buffered) {
         f->buffered = true;
     } else if (res != -EINTR && res != -EAGAIN) {
         error = -res;

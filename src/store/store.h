@@ -59,8 +59,8 @@ typedef struct mf__store_config {
     mf_status (*copy)(void *user, void *to, const void *from, int64_t bytes, mf_error *err);
     void *copy_user;
     /* NULL: no. Asked when a table of the whole is made: whether who reads our slots can read those of the store below
-     * where they are, too, if slower. Then the table has addresses of both, as soon as the one below has everything, and
-     * filling takes up as many experts as there is room for. With copy_user. */
+     * where they are, too, if slower. Then the table has addresses of both, as soon as the one below has everything,
+     * and filling takes up as many experts as there is room for. With copy_user. */
     bool (*reach)(void *user);
     /* An open store whose files are on the same drive, closed after this one: both have one queue of reads. Demands of
      * either go before guesses of the other, and what this one's passes say about reading ahead holds for both. */

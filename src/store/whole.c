@@ -1,6 +1,6 @@
 /* A store that has every expert in memory gives out one table of their addresses, and passes need no turns. While
- * somebody holds the table no slot is freed: what would lower the limit waits for the release. Of a store on another the
- * table may have addresses of both. */
+ * somebody holds the table no slot is freed: what would lower the limit waits for the release. Of a store on another
+ * the table may have addresses of both. */
 #include <sys/stat.h>
 
 #include "base/guard.h"
@@ -35,8 +35,7 @@ const void *const *mf__store_whole(mf__store *s, uint64_t *version) {
     if (settled && !whole && can_reach(s)) below = mf__store_whole(s->below, &below_version);
     if (whole || below) {
         /* one that is held stays as it is: what came since is where it was, too */
-        if (!s->n_holders && (!s->whole_made || s->below_version != below_version))
-            make_table(s, below, below_version);
+        if (!s->n_holders && (!s->whole_made || s->below_version != below_version)) make_table(s, below, below_version);
         s->n_reaching += below != NULL;
         s->n_holders++;
         *version = s->whole_version;

@@ -1,5 +1,5 @@
-/* The shipped model told to go on with the most likely token, ref's choice: where would a faster backend go another way?
- * Nowhere, except where ref itself is in two minds; and logits hardly move.
+/* The shipped model told to go on with the most likely token, ref's choice: where would a faster backend go another
+ * way? Nowhere, except where ref itself is in two minds; and logits hardly move.
  *
  *   test_stories_greedy MODEL [BACKEND, cpu unless named] */
 #include <math.h>

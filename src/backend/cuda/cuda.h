@@ -1,6 +1,7 @@
 /* The cuda backend: private structures, shared by the host (C) and the kernels' files (CUDA C++ behind C functions).
  *
- * Host: cuda.c (memory, lists, replay), emit.c (a list of runs becomes launches; patterns become fused ones). Kernels,
+ * Host: cuda.c (memory, lists, replay), emit.c (a list of runs becomes launches), fuse.c (patterns become fused ones),
+ * reach.c (experts in the host's memory). Kernels,
  * one file per family, each with the functions that launch them: rows.cu, few.cu, mixture.cu and experts.cu (products
  * of a few rows), tiles.cu (of many), attention.cu, flash.cu, mla.cu, delta.cu, route.cu.
  *
@@ -171,6 +172,8 @@ void mf__cu_quantize(cudaStream_t s, const mf__cu_input *in, const mf__cu_planes
 
 /* few.cu: all jobs of one input in one launch. Their int8 matrices have the same number of bits. */
 void mf__cu_few(cudaStream_t s, const mf__cu_input *in, const mf__cu_job *jobs, int n_jobs, bool exact);
+/* Whether a row of so many columns fits into a block's shared memory here; else it goes to the tiles. */
+bool mf__cu_few_fits(int32_t n_cols, bool planes, bool floats);
 /* Whether a matrix is multiplied as integers. */
 bool mf__cu_is_int8(const mf__cu_matrix *w, bool exact);
 

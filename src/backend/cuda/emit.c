@@ -115,12 +115,14 @@ mf__cu_job mf__cu_job_of(const step *s, const mf__op *op) {
 static void matmul(const step *s, int n) {
     mf__cu_job jobs[MF_CU_MAX_JOBS];
     mf__cu_input x = {.x = in(s, 0), .n = s->rows->n, .n_cols = in_cols(s, 0)};
-    bool planes = false;
+    bool planes = false, floats = false;
     for (int i = 0; i < n; i++) {
         jobs[i] = mf__cu_job_of(s, s->op + i);
-        planes |= mf__cu_is_int8(&jobs[i].w, s->cu->exact);
+        bool int8 = mf__cu_is_int8(&jobs[i].w, s->cu->exact);
+        planes |= int8;
+        floats |= !int8;
     }
-    if (s->rows->kind != MF_CU_MANY) {
+    if (s->rows->kind != MF_CU_MANY && mf__cu_few_fits(x.n_cols, planes, floats)) {
         mf__cu_few(s->cu->stream, &x, jobs, n, s->cu->exact);
         return;
     }

@@ -234,7 +234,8 @@ template <int WIDTH, mf__cu_type SCALES> static bool try_strips(cudaStream_t s, 
 }
 
 template <int WIDTH> static void launch_width(cudaStream_t s, few_params &p, size_t one) {
-    size_t most = 160 << 10;
+    size_t most = 160 << 10, allowed = most_shared();
+    if (allowed && allowed < most) most = allowed;
     if (p.in.n >= 5 && 8 * one <= most)
         launch_any<WIDTH, 8, 2>(s, p, 8 * one);
     else if (p.in.n >= 2 && 4 * one <= most)
@@ -256,6 +257,11 @@ static bool in_strips(cudaStream_t s, few_params &p) {
     if (w->scale_type == MF_CU_BF16)
         return w->bits == 8 ? try_strips<8, MF_CU_BF16>(s, p) : try_strips<4, MF_CU_BF16>(s, p);
     return w->bits == 8 ? try_strips<8, MF_CU_F16>(s, p) : try_strips<4, MF_CU_F16>(s, p);
+}
+
+extern "C" bool mf__cu_few_fits(int32_t n_cols, bool planes, bool floats) {
+    shared_rows x;
+    return lay_rows(0, 1, n_cols, planes, floats, &x) + 16 <= most_shared();
 }
 
 extern "C" void mf__cu_few(cudaStream_t s, const mf__cu_input *in, const mf__cu_job *jobs, int n_jobs, bool exact) {

@@ -131,7 +131,8 @@ static int gated_product(const view *v, const float *from) {
 
 static bool plain_fits(const view *v) {
     const mf__op *op = op_at(v, 0, MF_OP_MATMUL);
-    return op && sum_of(v, 0) && !share(v->s, product_out(v, 0), op->in[0]);
+    return op && sum_of(v, 0) && mf__cu_few_fits(v->s->g->bufs[op->in[0]].cols, true, true) &&
+           !share(v->s, product_out(v, 0), op->in[0]);
 }
 
 /* from: the product's input, where it is not in its buffer. */

@@ -73,8 +73,7 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 2) up_kernel(const __gri
     strip_rows x;
     int64_t row = blockIdx.y;
     int warp = threadIdx.x / 32, block = blockIdx.x, stride = gridDim.x;
-    int of_slot = (e.inner + HALF - 1) / HALF, total = e.top_k * of_slot,
-        blocks = (e.hidden + MF_CU_BLOCK - 1) / MF_CU_BLOCK;
+    int of_slot = (e.inner + HALF - 1) / HALF, total = e.top_k * of_slot;
     char *at = memory + p.depth * p.up.bytes;
     strip_ring ring = {memory, (float *)at, p.batch, (total - 1 - block) / stride + 1};
     at += p.batch * STRIP_WARPS * STRIP_ROWS * 4;

@@ -186,7 +186,8 @@ int mf__cu_most_pieces(mf__cu *cu, const mf__run *run) {
 
 int mf__cu_find_pieces(mf__cu *cu, const mf__run *run, char *host, char *device, mf__cu_piece *out) {
     const mf__bank *bank = run->b.bank;
-    int64_t step = step_of(bank->layout->bytes), most = room(cu, bank), table = bank->n_experts * (int64_t)sizeof(void *);
+    int64_t step = step_of(bank->layout->bytes), most = room(cu, bank),
+            table = bank->n_experts * (int64_t)sizeof(void *);
     int64_t in_piece = 0;
     int n = 1;
     memset(host, 0, (size_t)table);

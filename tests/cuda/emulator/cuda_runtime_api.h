@@ -1,6 +1,6 @@
 /* The part of the CUDA runtime that the cuda backend calls, played by the host: memory is malloc's with an
- * inaccessible page behind it, streams do everything at once, kernels run thread by thread (emulator.cpp). For tests
- * where there is no device; the real header has the same names. */
+ * inaccessible page behind it, streams do everything at once but for copies from pinned memory, which are late; kernels
+ * run thread by thread (emulator.cpp). For tests where there is no device; the real header has the same names. */
 #ifndef TESTS_CUDA_RUNTIME_API_H
 #define TESTS_CUDA_RUNTIME_API_H
 

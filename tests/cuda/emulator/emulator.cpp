@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -155,18 +156,47 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<v
             }
 }
 
-void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t, const std::function<void()> &body) {
-    if (recording)
-        recording->steps.push_back([=] { run_grid(grid, block, shared, body); });
-    else
-        run_grid(grid, block, shared, body);
+/* Copies from pinned memory are as late as they may be: they happen when something else happens in their stream, or
+ * somebody waits for it or for an event that was recorded behind them. */
+struct late_copies {
+    std::deque<std::function<void()>> copies;
+    int64_t done;
+};
+struct emu_event {
+    cudaStream_t stream;
+    int64_t upto;
+};
+static std::map<cudaStream_t, late_copies> late;
+static std::map<const char *, size_t> pinned;
+static std::mutex late_lock;
+
+static void catch_up(cudaStream_t s, int64_t upto) {
+    std::lock_guard<std::mutex> hold(late_lock);
+    late_copies &l = late[s];
+    for (; !l.copies.empty() && l.done < upto; l.done++) {
+        l.copies.front()();
+        l.copies.pop_front();
+    }
+}
+static bool is_pinned(const void *p) {
+    std::lock_guard<std::mutex> hold(late_lock);
+    auto at = pinned.upper_bound((const char *)p);
+    if (at == pinned.begin()) return false;
+    --at;
+    return (const char *)p < at->first + at->second;
 }
 
 static void now_or_later(cudaStream_t s, const std::function<void()> &what) {
-    if (recording && s == recorded)
+    if (recording && s == recorded) {
         recording->steps.push_back(what);
-    else
+    } else {
+        catch_up(s, INT64_MAX);
         what();
+    }
+}
+
+void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t s, const std::function<void()> &body) {
+    now_or_later(s, [=] { run_grid(grid, block, shared, body); });
 }
 
 /* ---- the runtime ------------------------------------------------------------------------------------------------ */
@@ -223,9 +253,14 @@ cudaError_t cudaFree(void *p) {
 }
 cudaError_t cudaMallocHost(void **p, size_t bytes) {
     *p = malloc(bytes);
-    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (!*p) return cudaErrorMemoryAllocation;
+    std::lock_guard<std::mutex> hold(late_lock);
+    pinned[(const char *)*p] = bytes;
+    return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *p) {
+    std::lock_guard<std::mutex> hold(late_lock);
+    pinned.erase((const char *)p);
     return free(p), cudaSuccess;
 }
 static std::atomic<int64_t> n_waits, n_copies, n_copied, n_replays;
@@ -234,7 +269,14 @@ emu_counters emu_count(void) {
     return {n_waits, n_copies, n_copied, n_replays};
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t s) {
-    if (kind == cudaMemcpyHostToDevice) n_copies++, n_copied += (int64_t)n;
+    if (kind == cudaMemcpyHostToDevice) {
+        n_copies++, n_copied += (int64_t)n;
+        if (is_pinned(from) && !(recording && s == recorded)) {
+            std::lock_guard<std::mutex> hold(late_lock);
+            late[s].copies.push_back([=] { memcpy(to, from, n); });
+            return cudaSuccess;
+        }
+    }
     now_or_later(s, [=] { memcpy(to, from, n); });
     return cudaSuccess;
 }
@@ -246,26 +288,31 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) {
     static intptr_t n;
     return *s = (cudaStream_t)++n, cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) {
-    return cudaSuccess;
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    return catch_up(s, INT64_MAX), cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     n_waits++;
-    return cudaSuccess;
+    return catch_up(s, INT64_MAX), cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
-    return *e = NULL, cudaSuccess;
+    return *e = new emu_event(), cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t) {
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+    return delete e, cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    std::lock_guard<std::mutex> hold(late_lock);
+    e->stream = s;
+    e->upto = late[s].done + (int64_t)late[s].copies.size();
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t e, unsigned) {
+    if (e->stream) catch_up(e->stream, e->upto);
     return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
-    return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    if (e->stream) catch_up(e->stream, e->upto);
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
@@ -285,8 +332,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned lon
     *e = new emu_graph(*g);
     return cudaSuccess;
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t) {
+cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) {
     n_replays++;
+    catch_up(s, INT64_MAX);
     for (auto &step : e->steps) step();
     return cudaSuccess;
 }
