@@ -100,7 +100,7 @@ static mf_status alloc_device(mf_model *m, mf__workspace *ws, int32_t n_rows, mf
 static void alloc_staging(mf_model *m, mf__workspace *ws, int32_t n_rows) {
     const mf__config *c = &m->bp.config;
     mf_stats stats;
-    if (!m->reaches_host || !m->be->stage || (int64_t)n_rows * c->moe.top_k < c->moe.n_experts) return;
+    if (!m->reaches_host || !m->be->stage || 2 * (int64_t)n_rows * c->moe.top_k < c->moe.n_experts) return;
     mf__store_stats_get(m->store, &stats);
     int64_t bytes = m->be->staging_bytes(m->be, m->layout.bytes, c->moe.n_experts);
     if (bytes > stats.budget / 4) bytes = stats.budget / 4;
