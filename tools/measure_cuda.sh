@@ -1,8 +1,9 @@
 #!/bin/sh
 # measure_cuda.sh BUILD [DIR [PART...]]: everything that is said about the cuda backend in docs/SPEED_LOG.md, on a machine
 # with a device. BUILD is a build directory with tests (-DMF_TESTS=ON -DMF_CUDA=ON) or an archive made by
-# measure_cuda.sh pack BUILD FILE.tar.xz: its programs and the libraries they need. Models are written to DIR (default
-# /tmp/measure_cuda; about 30 GB at a time) unless they are there. Parts, all of them where none is named:
+# measure_cuda.sh pack BUILD FILE.tar.xz: its programs and the libraries they need, 11 MB. Models are written to DIR
+# (default /tmp/measure_cuda; about 30 GB at a time) unless they are there. Parts, all of them where none is named, a call
+# of ten minutes for each line:
 #
 #   correct    ops goldens story states sanitizer
 #   speed      decode prefill deepseek
@@ -22,7 +23,7 @@
 # the steps printed to $OUT/steps.log. MEASURE_BACKEND (cuda) is the backend: with cpu the script tries itself.
 set -u
 usage() {
-    sed -n '2,24s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,25s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 [ $# -ge 1 ] || usage
