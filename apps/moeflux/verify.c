@@ -31,14 +31,14 @@ static int verify(const char *dir, const char *source, mf__verify_options *opt) 
              seconds, app_bytes(seconds > 0 ? (double)r.bytes / seconds : 0, rate));
     if (!source) return APP_OK;
     progress_start(&bar, "comparing", NULL);
-    double likeness = 1;
-    st = mf__verify_against(dir, source, opt, &likeness, &err);
+    double cosine = 1;
+    st = mf__verify_against(dir, source, opt, &cosine, &err);
     progress_end(&bar);
     if (st != MF_OK) return app_fail(&err);
-    if (likeness < 1)
+    if (cosine < 1)
         app_note("%s is what %s gives, its experts as far as their calibration lets them be: all are like those of the "
                  "source (%.3f or more)",
-                 dir, source, likeness);
+                 dir, source, cosine);
     else
         app_note("%s is what %s gives", dir, source);
     return APP_OK;

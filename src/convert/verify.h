@@ -23,9 +23,9 @@ mf_status mf__verify(const char *dir, const mf__verify_options *opt, mf__verify_
 /* Converts src again, in memory, as dir's manifest says it was done, and compares with the checksums of dir.
  * MF_E_MISMATCH names the first tensor or expert that would be different. Says nothing about dir's own bytes; but of a
  * conversion with a calibration, whose text had a part in the experts' bytes, those are compared by their values, and
- * *likeness (may be NULL) is the least cosine of any part of an expert and of what the source gives without. Else it is
+ * *cosine (may be NULL) is the least cosine of any part of an expert and of what the source gives without. Else it is
  * 1. */
-mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_options *opt, double *likeness,
+mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_options *opt, double *cosine,
                              mf_error *err);
 
 #endif

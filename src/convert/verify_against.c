@@ -13,8 +13,9 @@
 #include "convert/verify.h"
 #include "quant/affine.h"
 
-#define LIKE 0.5 /* the cosine that two of the same are above, whatever the calibration; of two others it is about 0   \
-                  */
+/* Above this are two encodings of the same matrix, whatever the calibration; of two different matrices it is about 0.
+ */
+#define LEAST_COSINE 0.5
 
 typedef struct check {
     const mf__native *native;
@@ -30,7 +31,7 @@ typedef struct check {
     int fd;          /* the layer's file */
     uint8_t *stored; /* an expert of it */
     float *rows[2];  /* as stored, and as the source gives it */
-    double likeness; /* the least so far */
+    double cosine;   /* the least so far */
 } check;
 
 static bool has_tensor(const void *ctx, const char *name) {
@@ -106,7 +107,7 @@ static mf_status check_expert(const check *c, int set, uint64_t hash, mf_error *
 }
 
 /* The cosine of the angle between a part as stored and as the source gives it; 1 where both are 0. */
-static double part_likeness(const check *c, int part, const uint8_t *blob) {
+static double part_cosine(const check *c, int part, const uint8_t *blob) {
     mf__tensor a = mf__expert_view(&c->native->layout, (mf__expert_part)part, c->stored);
     mf__tensor b = mf__expert_view(&c->native->layout, (mf__expert_part)part, blob);
     double aa = 0, bb = 0, ab = 0;
@@ -124,20 +125,19 @@ static double part_likeness(const check *c, int part, const uint8_t *blob) {
     return aa == 0 && bb == 0 ? 1 : ab / sqrt(aa * bb);
 }
 
-static mf_status check_like(check *c, const uint8_t *blob, mf_error *err) {
+static mf_status check_cosine(check *c, const uint8_t *blob, mf_error *err) {
     const mf__expert_layout *l = &c->native->layout;
     const char *path = c->native->expert_files[c->layer];
     if (c->native->shard && !mf__shard_has(c->native->shard, c->layer, c->expert)) return MF_OK;
     MF__TRY(mf__pread_all(c->fd, c->stored, (size_t)l->bytes, c->expert * l->stride, path, err));
     for (int p = 0; p < MF_PART_COUNT; p++) {
-        double like = part_likeness(c, p, blob);
-        if (!(like >= LIKE))
-            return mf__fail(
-                err, MF_E_MISMATCH,
-                "layer %d, expert %d of %s is unlike what the source gives (%s, a likeness of %.2f): it was "
-                "made of something else",
-                c->layer, c->expert, c->native->dir, mf__expert_part_name((mf__expert_part)p), like);
-        if (like < c->likeness) c->likeness = like;
+        double cosine = part_cosine(c, p, blob);
+        if (!(cosine >= LEAST_COSINE))
+            return mf__fail(err, MF_E_MISMATCH,
+                            "layer %d, expert %d of %s is unlike what the source gives (%s, cosine %.2f): it was "
+                            "made of something else",
+                            c->layer, c->expert, c->native->dir, mf__expert_part_name((mf__expert_part)p), cosine);
+        if (cosine < c->cosine) c->cosine = cosine;
     }
     return MF_OK;
 }
@@ -146,7 +146,7 @@ static mf_status experts(void *ctx, const mf__expert_run *run, mf_error *err) {
     check *c = ctx;
     for (int i = 0; i < run->n; i++, c->expert++) {
         if (c->calibrated) {
-            MF__TRY(check_like(c, run->blobs + i * c->native->layout.stride, err));
+            MF__TRY(check_cosine(c, run->blobs + i * c->native->layout.stride, err));
             continue;
         }
         MF__TRY(check_expert(c, 0, run->hashes[i], err));
@@ -176,12 +176,12 @@ static mf_status reserve(check *c, mf_error *err) {
     return c->stored && c->rows[0] && c->rows[1] ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory to compare experts");
 }
 
-static mf_status compare(const mf__native *native, const mf__plan *plan, double *likeness, mf_error *err) {
+static mf_status compare(const mf__native *native, const mf__plan *plan, double *cosine, mf_error *err) {
     const json_t *own = json_object_get(native->manifest, "moeflux");
     check c = {.native = native,
                .calibrated = json_object_get(json_object_get(own, "conversion"), "calibration") != NULL,
                .fd = -1,
-               .likeness = 1,
+               .cosine = 1,
                .tensors = json_object_get(native->manifest, "tensors"),
                .sets = {json_object_get(json_object_get(own, "experts"), "xxh64"),
                         json_object_get(json_object_get(own, "experts_2bit"), "xxh64")}};
@@ -196,7 +196,7 @@ static mf_status compare(const mf__native *native, const mf__plan *plan, double 
     free(c.stored);
     free(c.rows[0]);
     free(c.rows[1]);
-    if (likeness) *likeness = c.likeness;
+    if (cosine) *cosine = c.cosine;
     if (st == MF_OK && c.n_tensors != (int64_t)json_object_size(c.tensors))
         st = mf__fail(err, MF_E_MISMATCH, "%s has %zu tensors, the source gives %lld", native->dir,
                       json_object_size(c.tensors), (long long)c.n_tensors);
@@ -214,7 +214,7 @@ static mf_status same_encoder(const char *dir, const json_t *about, mf_error *er
                     dir, made_by, MF__ENCODER_VERSION);
 }
 
-mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_options *opt, double *likeness,
+mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_options *opt, double *cosine,
                              mf_error *err) {
     mf__native native;
     mf__plan plan = {0};
@@ -232,7 +232,7 @@ mf_status mf__verify_against(const char *dir, const char *src, const mf__verify_
                                   "%s does not say how it was converted, so it cannot be compared with a source", dir);
     if (st == MF_OK) st = same_encoder(dir, about, err);
     if (st == MF_OK) st = mf__plan_make(src, &how, &plan, err);
-    if (st == MF_OK) st = compare(&native, &plan, likeness, err);
+    if (st == MF_OK) st = compare(&native, &plan, cosine, err);
     mf__plan_close(&plan);
     mf__native_close(&native);
     return st;

@@ -90,9 +90,10 @@ static bool replace(choice *c, int32_t k) {
     const mf_lossy *opt = &c->x->opt;
     if (c->m->bp.kinds[c->m->bp.kind_of[c->layer]].hashed) return false; /* a table chose, not the scores */
     if (opt->bonus <= 0 || c->left < 1 || is_sure(c, k)) return false;
-    int32_t other = find_other(c, k);
+    float score = score_of(c, c->ids[k]);
+    int32_t other = score > 0 ? find_other(c, k) : -1; /* 0: a correction chose it, and its share is none */
     if (other < 0) return false;
-    c->shares[k] *= score_of(c, other) / score_of(c, c->ids[k]); /* its own score, without the bonus */
+    c->shares[k] *= score_of(c, other) / score; /* its own score, without the bonus */
     c->ids[k] = other;
     if (c->x->resident[other])
         c->x->served[other] = MF_SERVED_FULL;
@@ -133,7 +134,7 @@ static void rescale(choice *c) {
     bool renorm = cfg->moe.renorm || cfg->has.route == MF_ROUTE_TOPK_SOFTMAX;
     float sum = 0;
     for (int32_t k = 0; k < cfg->moe.top_k; k++) sum += c->shares[k];
-    float factor = (renorm ? c->total : sum + c->skipped) / sum;
+    float factor = sum > 0 ? (renorm ? c->total : sum + c->skipped) / sum : 0;
     for (int32_t k = 0; k < cfg->moe.top_k; k++) {
         c->shares[k] *= factor;
         if (c->ids[k] < 0) c->ids[k] = c->ids[0];
