@@ -271,12 +271,11 @@ if [ -n "$whole" ]; then
 fi
 
 # ---- ranks that are lost
-# lost NAME COMMAND: a long run of two ranks, in the middle of which the command is evaluated; $second is the second's process.
-rm -rf cut
-cp -r two-1 cut
+# lost NAME COMMAND [N]: a long run of two ranks, or 1 + N, in the middle of which the command is evaluated; $second are the
+# processes of the others.
 lost() {
     rm -f second "$1.err"
-    ranks "$1" "1 $moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1 --stall-limit 1" "1 sh second.sh" &
+    ranks "$1" "1 $moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1 --stall-limit 1" "${3:-1} sh second.sh" &
     pid=$!
     for _ in $(seq 600); do
         if grep -q 'ranks share' "$1.err" 2>/dev/null; then break; fi
@@ -290,15 +289,18 @@ lost() {
     took "$1"
 }
 took() { # NAME: how long it took from the command to the end of the job
-    echo "    $1: the job ended after $(echo "$(cat "$1.began") $(cat "$1.end")" | awk '{ t = $2 - $1; print t; exit t > 20 }') s" ||
-        bad "$1 took long" "$1"
+    seconds=$(echo "$(cat "$1.began") $(cat "$1.end")" | awk '{ printf("%.1f", $2 - $1) }')
+    echo "    $1: the job ended after $seconds s"
+    if [ "${seconds%.*}" -gt 20 ]; then bad "$1 took long" "$1"; fi
 }
-gone() { # NAME: the second rank's process ends, too
+gone() { # NAME: the other ranks' processes end, too
     for _ in $(seq 100); do
-        if ! kill -0 "$second" 2>/dev/null; then return 0; fi
+        there=
+        for each in $second; do if kill -0 "$each" 2>/dev/null; then there=$each; fi; done
+        if [ -z "$there" ]; then return 0; fi
         sleep 0.1
     done
-    bad "$1: the second rank is still there" "$1"
+    bad "$1: process $there is still there" "$1"
 }
 # early NAME SIGNAL SECONDS: the second rank gets a signal so long after it was started, wherever it is then
 early() {
@@ -311,9 +313,9 @@ early() {
     date +%s.%N >"$1.began"
     kill -s "$2" "$second" 2>/dev/null
     wait $pid
-    took "$1"
     gone "$1"
     code=$(cat "$1.code")
+    [ "$code" -eq 0 ] || took "$1"
     if [ "$code" -eq 0 ]; then # it had ended, or the command did not need it any more
         cmp -s few.out "$1.out" && good "$1 after $3 s: too late" || bad "$1 after $3 s: another text" "$1"
     elif [ "$code" -ne 124 ] && grep -q '^moeflux: .*\(has not\|ended\)\|exited on signal' "$1.err"; then
@@ -324,7 +326,7 @@ early() {
 }
 # idle NAME SIGNAL: the second rank gets a signal while rank 0 waits for somebody to type, who then ends it
 idle() {
-    rm -f second type
+    rm -f second type "$1.err"
     mkfifo type
     input=type ranks "$1" "1 $moeflux chat $stories --stall-limit 1 --threads 1" "1 sh second.sh" &
     pid=$!
@@ -343,11 +345,13 @@ idle() {
     gone "$1"
 }
 second_is() { # COMMAND
-    printf 'echo $$ >second\nexec %s "$@"\n' "$1" >second.sh
+    printf 'echo $$ >>second\nexec %s "$@"\n' "$1" >second.sh
 }
 # shellcheck disable=SC2086
 $once >few.out 2>few.err || bad "one process" few
 for turn in $(seq "$turns"); do
+    rm -rf cut
+    cp -r two-1 cut
     if [ -z "$short" ]; then
         second_is "$moeflux bench cut --prefill 0 --decode 300 --repeat 50 --threads 1"
         lost stalled 'kill -s STOP $second'
@@ -360,6 +364,10 @@ for turn in $(seq "$turns"); do
         else
             bad "a rank that is killed: exit code $code" killed
         fi
+        second_is "$moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1"
+        lost both 'kill -s STOP $second' 2
+        says both 'rank [12] on .* has not answered for 1 s (layer '
+        gone both
         date +%s.%N >model.began
         ranks model "1 $once" "1 $run three-1 $few" "1 $run other $few"
         took model
@@ -370,14 +378,12 @@ for turn in $(seq "$turns"); do
         idle idle-killed KILL
         [ "$(cat idle-killed.code)" -ne 124 ] && good idle-killed || bad idle-killed idle-killed
         second_is "$once"
-        for after in 0 0.$(((turn * 37 + 11) % 90 + 10)); do
+        for after in 0 0.$(od -A n -N 2 -t u2 /dev/urandom | awk '{ printf("%03d", $1 % 700) }'); do
             early stopped-early STOP $after
             early killed-early KILL $after
         done
     fi
     second_is "$moeflux bench cut --prefill 0 --decode 300 --repeat 50 --threads 1"
-    rm -rf cut
-    cp -r two-1 cut
     lost damaged 'for f in cut/packed_experts/*; do : >"$f"; done'
     says damaged 'rank 1 on .* failed: .*cut/packed_experts/layer_0'
 done

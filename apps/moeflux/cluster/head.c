@@ -1,7 +1,5 @@
 /* Rank 0: sends rows to the ranks that have their experts, and puts the pairs that come back where they belong. */
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +18,6 @@ typedef struct peer {
     int64_t sent_ns;
     int64_t n_pairs, *pair; /* in head.pairs */
     bool wants_hints;
-    bool seen;                /* its process is one of this machine, as far as one can see */
     cluster_rank_stats stats; /* under the lock */
 } peer;
 
@@ -39,8 +36,12 @@ static struct head {
     bool broken;
     mf_error why;
     void (*on_break)(void);
+    pthread_t mover;
+    pthread_mutex_t mpi;  /* whoever calls MPI holds it; taken before the other lock */
+    pthread_cond_t moved; /* moving or quit has changed */
+    bool has_mover, moving, quit;
     pthread_mutex_t lock; /* of the peers' stats */
-} head = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} head = {.lock = PTHREAD_MUTEX_INITIALIZER, .mpi = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
 
 /* What was in the buffer is lost, so that there are never two of them. */
 static bool grow(void *buf_ptr, size_t *size, size_t need) {
@@ -175,6 +176,54 @@ static mf_status send_request(peer *p, int rank, mf_error *err) {
     return MF_OK;
 }
 
+/* Long messages go on their way only while somebody calls MPI, and whoever evaluates computes its own share meanwhile:
+ * so a thread looks after them, until they have arrived or finish does it itself. */
+static void *move(void *unused) {
+    (void)unused;
+    pthread_mutex_lock(&head.mpi);
+    while (!head.quit) {
+        if (!head.moving) {
+            pthread_cond_wait(&head.moved, &head.mpi);
+            continue;
+        }
+        int busy = 0, there = 0;
+        for (int k = 1; k < cluster.size; k++) {
+            peer *p = &head.peers[k];
+            if (!p->busy) continue;
+            busy += MPI_Request_get_status(p->sent, &there, MPI_STATUS_IGNORE) == MPI_SUCCESS && !there;
+            busy += MPI_Request_get_status(p->got, &there, MPI_STATUS_IGNORE) == MPI_SUCCESS && !there;
+        }
+        if (!busy) head.moving = false;
+        pthread_mutex_unlock(&head.mpi);
+        cluster_nap();
+        pthread_mutex_lock(&head.mpi);
+    }
+    pthread_mutex_unlock(&head.mpi);
+    return NULL;
+}
+
+/* What went out at once needs nobody, nor do answers that will. */
+static void start_moving(void) {
+    int there = 1;
+    for (int k = 1; k < cluster.size && !head.moving; k++) {
+        const peer *p = &head.peers[k];
+        if (!p->busy) continue;
+        MPI_Request_get_status(p->sent, &there, MPI_STATUS_IGNORE);
+        head.moving = !there || p->in_most > WIRE_SHORT;
+    }
+    if (head.moving) pthread_cond_signal(&head.moved);
+}
+
+static mf_status send_requests(const bool *asked, mf_error *err) {
+    mf_status st = MF_OK;
+    pthread_mutex_lock(&head.mpi);
+    for (int k = 1; k < cluster.size && st == MF_OK; k++)
+        if (asked[k]) st = send_request(&head.peers[k], k, err);
+    if (st == MF_OK) start_moving();
+    pthread_mutex_unlock(&head.mpi);
+    return st;
+}
+
 static mf_status begin(void *user, const mf_experts_request *r, bool *taken, mf_error *err) {
     (void)user;
     if (head.broken) return mf__fail(err, MF_E_IO, "%s", head.why.text);
@@ -192,9 +241,7 @@ static mf_status begin(void *user, const mf_experts_request *r, bool *taken, mf_
         make_room(requests, asked, err)); /* for all messages, then they are sent: none is under way where this fails */
     for (int k = 1; k < cluster.size; k++)
         if (asked[k]) write_request(&head.peers[k], k, r, &requests[k]);
-    for (int k = 1; k < cluster.size; k++)
-        if (asked[k]) MF__TRY(send_request(&head.peers[k], k, err));
-    return MF_OK;
+    return send_requests(asked, err);
 }
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
@@ -221,23 +268,12 @@ static void keep_stats(peer *p, const wire_reply *reply, int64_t bytes, int64_t 
     pthread_mutex_unlock(&head.lock);
 }
 
-/* Machines and containers may have the same name: then its process is none of ours. */
-static bool is_seen(int rank) {
-    const wire_hello *h = &cluster.hello[rank];
-    return !strcmp(h->host, cluster.hello[0].host) && !kill((pid_t)h->pid, 0);
-}
-
-/* A rank of this machine whose process is not there any more; of others mpirun hears first. */
-static bool has_ended(int rank) {
-    return head.peers[rank].seen && kill((pid_t)cluster.hello[rank].pid, 0) && errno == ESRCH;
-}
-
 static mf_status wait_for(MPI_Request *request, MPI_Status *status, int rank, mf_error *err) {
     char text[64];
     for (double began = app_seconds();;) {
         cluster_waited waited = cluster_wait(request, status, 0.25);
         if (waited == CLUSTER_DONE) return MF_OK;
-        if (has_ended(rank)) return lose(rank, "has ended", err);
+        if (cluster_has_ended(rank)) return lose(rank, "has ended", err);
         if (waited == CLUSTER_FAILED) return lose(rank, "cannot be reached, or gave an answer that is too long", err);
         if (app_seconds() - began < cluster.stall_limit) continue;
         snprintf(text, sizeof text, "has not answered for %g s", cluster.stall_limit);
@@ -279,6 +315,8 @@ static mf_status receive(peer *p, int rank, mf_put_pair *put, void *put_user, mf
 static mf_status finish(void *user, mf_put_pair *put, void *put_user, mf_error *err) {
     mf_status st = MF_OK;
     (void)user;
+    pthread_mutex_lock(&head.mpi);
+    head.moving = false;
     for (int k = 1; k < cluster.size; k++) {
         peer *p = &head.peers[k];
         mf_error other;
@@ -286,6 +324,7 @@ static mf_status finish(void *user, mf_put_pair *put, void *put_user, mf_error *
         mf_status now = receive(p, k, st == MF_OK ? put : NULL, put_user, st == MF_OK ? err : &other);
         if (st == MF_OK) st = now;
     }
+    pthread_mutex_unlock(&head.mpi);
     return st;
 }
 
@@ -320,8 +359,10 @@ static void hint(void *user, int layer, const int32_t *ids, int n, bool *taken) 
     (void)user;
     if (!head.peers || head.broken) return;
     for (int i = 0; i < n; i++) taken[ids[i]] = first_owner(layer, ids[i]) > 0;
+    pthread_mutex_lock(&head.mpi);
     for (int k = 1; k < cluster.size; k++)
         if (head.peers[k].wants_hints) send_hint(&head.peers[k], k, layer, ids, n);
+    pthread_mutex_unlock(&head.mpi);
 }
 
 /* ---- from the handshake to the end ------------------------------------------------------------------------------- */
@@ -355,13 +396,14 @@ mf_status cluster_head_open(mf_model *model, mf_error *err) {
         p->sent = p->got = p->hinted = MPI_REQUEST_NULL;
         p->stats.budget = h[k].budget;
         memcpy(p->stats.host, h[k].host, sizeof p->stats.host);
-        p->seen = is_seen(k);
         p->hint = malloc(sizeof(wire_request) + (size_t)head.n_experts * 4);
         all = p->hint != NULL;
     }
     mf_status st = all ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for %d ranks", cluster.size);
     count_messages(model);
-    return cluster_share(model, st, &head.owners, err); /* also after a failure: the others hear of it there */
+    MF__TRY(cluster_share(model, st, &head.owners, err)); /* also after a failure: the others hear of it there */
+    head.has_mover = !pthread_create(&head.mover, NULL, move, NULL); /* it goes without, slower */
+    return MF_OK;
 }
 
 /* Tells all others that it is over, and hears that they know: MPI's own end waits for them without a limit. */
@@ -386,7 +428,18 @@ static void say_end(void) {
     if (head.broken && !head.on_break) app_say("%s", head.why.text);
 }
 
+static void stop_moving(void) {
+    if (!head.has_mover) return;
+    pthread_mutex_lock(&head.mpi);
+    head.quit = true;
+    pthread_cond_signal(&head.moved);
+    pthread_mutex_unlock(&head.mpi);
+    pthread_join(head.mover, NULL);
+    head.has_mover = false;
+}
+
 bool cluster_head_close(void) {
+    stop_moving();
     if (head.peers && !head.broken && cluster.fits) say_end();
     if (head.broken) return false; /* what is under way uses the buffers */
     for (int k = 0; head.peers && k < cluster.size; k++) free(head.peers[k].hint);

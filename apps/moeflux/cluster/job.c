@@ -1,4 +1,5 @@
 /* The job: who is there, whether they fit together, and how it ends. */
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -82,15 +83,23 @@ bool cluster_worker(void) {
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* The next message of a token is not far: look without a pause, then with short ones, on which a busy machine gives the
- * processor back sooner than after sched_yield; then rarely. */
-void cluster_pause(double waited) {
-    if (waited < 50e-6) return;
+static void sleep_ns(long ns) {
 #ifdef __linux__
     prctl(PR_SET_TIMERSLACK, 1000UL); /* ns; 50 us otherwise */
 #endif
-    long ns = waited < 0.02 ? 10000 : waited < 2 ? 200000 : 2000000;
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+void cluster_nap(void) {
+    sleep_ns(10000);
+}
+
+/* The next message of a token is not far: look without a pause, then with short ones, on which a busy machine gives the
+ * processor back sooner than after sched_yield; then rarely. A short one takes up to 0.1 ms where the system is a
+ * guest, so a rank that has a machine to itself looks longer. */
+void cluster_pause(double waited) {
+    if (waited < (cluster.alone ? 2e-3 : 50e-6)) return;
+    sleep_ns(waited < 0.02 ? 10000 : waited < 2 ? 200000 : 2000000);
 }
 
 cluster_waited cluster_wait(MPI_Request *request, MPI_Status *status, double limit) {
@@ -344,6 +353,20 @@ static void end_texts(wire_hello *h) {
         h->dir[sizeof h->dir - 1] = h->error[sizeof h->error - 1] = '\0';
 }
 
+/* Machines and containers may have the same name: then the process is none of ours. */
+static void look_for_ranks(void) {
+    const wire_hello *h = cluster.hello;
+    cluster.alone = true;
+    for (int r = 0; r < cluster.size; r++)
+        if (r != cluster.rank && !strcmp(h[r].host, h[cluster.rank].host)) cluster.alone = false;
+    for (int r = 1; r < cluster.size && !cluster.rank; r++)
+        cluster.seen[r] = !strcmp(h[r].host, h[0].host) && h[r].pid > 0 && !kill((pid_t)h[r].pid, 0);
+}
+
+bool cluster_has_ended(int rank) {
+    return cluster.seen[rank] && kill((pid_t)cluster.hello[rank].pid, 0) && errno == ESRCH;
+}
+
 mf_status cluster_meet(mf_model *model, const char *dir, const mf_error *why, mf_error *err) {
     static wire_hello mine;
     static MPI_Request here[WIRE_MAX_RANKS];
@@ -366,12 +389,29 @@ mf_status cluster_meet(mf_model *model, const char *dir, const mf_error *why, mf
     else
         take_here(here);
     for (int r = 0; r < cluster.size; r++) end_texts(&cluster.hello[r]);
+    look_for_ranks();
     MF__TRY(judge(cluster.hello, err));
     cluster.fits = true;
     return MF_OK;
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
+
+/* A rank that is stopped after MPI's end: mpirun would wait for it, unless another one fails. */
+static int await_ends(int code) {
+    double began = app_seconds();
+    for (int r = 1; r < cluster.size; r++)
+        while (cluster.seen[r] && !cluster_has_ended(r)) {
+            double waited = app_seconds() - began;
+            if (waited > cluster.stall_limit) {
+                app_say("rank %d on %s has not ended for %g s; the job ends", r, cluster.hello[r].host,
+                        cluster.stall_limit);
+                return code ? code : APP_FAILED;
+            }
+            cluster_pause(waited);
+        }
+    return code;
+}
 
 int cluster_leave(int code) {
     mf_error err;
@@ -385,5 +425,5 @@ int cluster_leave(int code) {
     watch(cluster.stall_limit, "moeflux: a rank has not ended; the job is ended\n");
     MPI_Finalize();
     watch(0, "");
-    return code;
+    return cluster.rank ? code : await_ends(code);
 }

@@ -29,6 +29,7 @@
 #define WIRE_TAG_STATE 4 /* wire_state to rank 0, and back */
 #define WIRE_TAG_SHARE 5 /* owners, by way of rank 0 */
 #define WIRE_MAX_RANKS PLACEMENT_RANKS
+#define WIRE_SHORT 32768                   /* bytes of a message that travels without its receiver's help, mostly */
 #define WIRE_MPI_BYTES ((int64_t)16 << 20) /* MPI's own code and buffers; Open MPI 4.1 took 10 MB */
 
 typedef enum wire_kind { WIRE_WORK = 1, WIRE_HINT, WIRE_END } wire_kind;
@@ -99,6 +100,8 @@ typedef struct cluster_job {
     wire_format wire;
     bool mixed;
     wire_hello hello[WIRE_MAX_RANKS];
+    bool alone;                /* no other rank is on this machine */
+    bool seen[WIRE_MAX_RANKS]; /* its process is one of this machine, as far as rank 0 can see */
 } cluster_job;
 extern cluster_job cluster;
 
@@ -110,6 +113,8 @@ mf_status cluster_meet(mf_model *model, const char *dir, const mf_error *why, mf
 /* Waits without taking a processor from those that compute, at most so long (seconds; 0: no limit). */
 typedef enum cluster_waited { CLUSTER_DONE, CLUSTER_LATE, CLUSTER_FAILED } cluster_waited;
 cluster_waited cluster_wait(MPI_Request *request, MPI_Status *status, double limit);
+bool cluster_has_ended(int rank);  /* a rank of this machine; of others mpirun hears first */
+void cluster_nap(void);            /* about as short as can be */
 void cluster_pause(double waited); /* between two looks: the longer it took, the longer */
 
 /* Sends to a rank or receives from it while the experts are shared out. Rank 0 waits for others within the limit and

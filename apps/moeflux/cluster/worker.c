@@ -95,7 +95,7 @@ static mf_status answer(worker *w, const wire_request *q, mf_status st, mf_error
     size_t payload = (size_t)q->n_pairs * wire_row_bytes((wire_format)q->format, w->info->n_hidden);
     char *out = w->out;
     MF__TRY(wait_sent(w, err));
-    if (st == MF_OK && q->kind == WIRE_WORK) {
+    if (st == MF_OK) {
         int64_t began = mf__clock_ns();
         st = compute(w, q, out + sizeof(wire_reply), err);
         w->compute_ns += mf__clock_ns() - began;
@@ -166,6 +166,18 @@ static mf_status next_request(worker *w, size_t *size, mf_status *st, mf_error *
     return MF_OK;
 }
 
+/* Last of all, so that rank 0 sees whoever cannot end. */
+static mf_status say_bye(worker *w, const wire_request *q, mf_error *err) {
+    wire_reply reply = {WIRE_MAGIC, MF_OK, q->seq, 0, stats_of(w)};
+    MF__TRY(wait_sent(w, err));
+    mf_model_close(w->model);
+    w->model = NULL;
+    memcpy(w->sorry, &reply, sizeof reply);
+    if (MPI_Isend(w->sorry, sizeof reply, MPI_BYTE, 0, WIRE_TAG_REPLY, MPI_COMM_WORLD, &w->sent) == MPI_SUCCESS)
+        return MF_OK;
+    return mf__fail(err, MF_E_IO, "rank 0 cannot be reached");
+}
+
 static mf_status serve_requests(worker *w, mf_error *err) {
     for (;;) {
         wire_request q = {0};
@@ -180,8 +192,8 @@ static mf_status serve_requests(worker *w, mf_error *err) {
         }
         if (st != MF_OK) q.n_pairs = 0; /* rank 0 says it and ends the job */
         if (q.magic != WIRE_MAGIC) q.seq = 0;
+        if (st == MF_OK && q.kind == WIRE_END) return say_bye(w, &q, err);
         MF__TRY(answer(w, &q, st, err));
-        if (st == MF_OK && q.kind == WIRE_END) return MF_OK;
     }
 }
 
