@@ -324,8 +324,8 @@ early() {
     [ "$code" -eq 0 ] || took "$1"
     if [ "$code" -eq 0 ]; then # it had ended, or the command did not need it any more
         cmp -s few.out "$1.out" && good "$1 after $3 s: too late" || bad "$1 after $3 s: another text" "$1"
-    elif [ "$code" -ne 124 ] && grep -q '^moeflux: .*\(has not\|ended\)\|exited on signal' "$1.err"; then
-        good "$1 after $3 s: $(grep -o '^moeflux: .*\(has not\|ended\).*\|exited on signal [0-9]*' "$1.err" | tail -n 1 | cut -c 1-100)"
+    elif [ "$code" -ne 124 ] && grep -q '^moeflux: .*\(has not\|job ends\|ended\)\|exited on signal' "$1.err"; then
+        good "$1 after $3 s: $(grep -o '^moeflux: .*\(has not\|job ends\|ended\).*\|exited on signal [0-9]*' "$1.err" | tail -n 1 | cut -c 1-100)"
     else
         bad "$1 after $3 s: exit code $code" "$1"
     fi

@@ -317,6 +317,7 @@ static mf_status wait_for_all(MPI_Request *met, MPI_Request *here, mf_error *err
     MPI_Status status;
     for (bool said = false;;) {
         int absent = 0, there = 0, n = 0;
+        char who[64] = "the handshake has"; /* a rank went as far as that, and no further */
         cluster_waited waited = cluster_wait(met, &status,
                                              cluster.rank                     ? 0
                                              : cluster.meet_limit < SAY_AFTER ? cluster.meet_limit
@@ -325,12 +326,12 @@ static mf_status wait_for_all(MPI_Request *met, MPI_Request *here, mf_error *err
         if (waited == CLUSTER_FAILED) return mf__fail(err, MF_E_IO, "the ranks of the job could not be reached");
         for (int r = cluster.size - 1; r > 0; r--)
             if (MPI_Test(&here[r], &there, &status) != MPI_SUCCESS || !there) absent = r, n++;
+        if (n)
+            snprintf(who, sizeof who, "rank %d%s not opened the model: it has", absent,
+                     n > 1 ? " and others have" : " has");
         if (app_seconds() - began >= cluster.meet_limit)
-            return mf__fail(err, MF_E_IO, "rank %d%s not opened the model for %g s (--stall-limit); the job ends",
-                            absent, n > 1 ? " and others have" : " has", cluster.meet_limit);
-        if (!said)
-            app_note("waiting for rank %d%s not opened the model yet", absent,
-                     n > 1 ? " and others, which have" : ", which has");
+            return mf__fail(err, MF_E_IO, "%s taken %g s (--stall-limit); the job ends", who, cluster.meet_limit);
+        if (!said) app_note("%s taken %g s so far", who, SAY_AFTER);
         said = true;
     }
 }
