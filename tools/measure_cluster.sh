@@ -7,17 +7,17 @@
 #             messages per token; each in a memory group (version 1) of that size, where it can be had. MODEL does not
 #             fit in 6 GB, as `moeflux synth --shape a3b`. Takes 20 GB of memory.
 #   wire      two ranks in network namespaces of their own with tools/netdelay.c between them: 0.1 ms, then 10 and 1 Gbit/s
-#             with it, beside what the model predicts from two ranks without a network. Needs root, ip, ping, cc and
+#             with it, beside what the model predicts from two ranks without a network. Needs root, ip, cc and
 #             /dev/net/tun, and a MODEL that fits in memory twice.
 #
 # Without a part: both. TOKENS=32 tokens per run, REPEAT=3 runs, THREADS=1 per rank, DELAY=100 microseconds one way,
-# SOFTWARE=0.011 milliseconds per kB of messages. Exit code 1: a prediction is more than 30 % off. Nothing is written but to a folder
+# SOFTWARE=0.04 milliseconds per layer. Exit code 1: a prediction is more than 30 % off. Nothing is written but to a folder
 # of its own in ${TMPDIR:-/tmp}.
 set -eu
 [ $# -ge 2 ] || { sed -n 's/^# \{0,1\}//p' "$0" | head -n 15 && exit 2; }
 here=$(dirname "$(realpath "$0")") moeflux=$(realpath "$1") model=$(realpath "$2")
 shift 2
-parts=${*:-ranks wire} delay=${DELAY:-100} software=${SOFTWARE:-0.011}
+parts=${*:-ranks wire} delay=${DELAY:-100} software=${SOFTWARE:-0.04}
 export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
 work=$(mktemp -d "${TMPDIR:-/tmp}/measure_cluster.XXXXXX")
 groups=/sys/fs/cgroup/memory
@@ -106,7 +106,7 @@ between() { # FILE: a bench of two ranks
         --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 -n 2 "$moeflux" $bench >"$1" 2>"$work/log" ||
         failed
 }
-connect() { # MICROSECONDS GBIT/S: leaves the way there and back in $trip, ms
+connect() { # MICROSECONDS GBIT/S
     if [ -n "$cable" ]; then disconnect; fi
     : >"$work/cable"
     "$work/netdelay" mf-a mf-b "$1" "$2" >>"$work/cable" 2>&1 &
@@ -115,11 +115,11 @@ connect() { # MICROSECONDS GBIT/S: leaves the way there and back in $trip, ms
     ip -n mf-a addr add 10.77.0.1/24 dev wire
     ip -n mf-b addr add 10.77.0.2/24 dev wire
     for x in a b; do ip -n mf-$x link set lo up; done
-    trip=$(ip netns exec mf-a ping -q -c 300 -i 0.002 10.77.0.2 | sed -n 's/.*= [0-9.]*\/\([0-9.]*\)\/.*/\1/p')
 }
-disconnect() {
+disconnect() { # leaves the way there and back in $trip, ms, as it was: that of ping has ping's own waking up in it
     kill "$cable"
     wait "$cable" || true
+    trip=$(sed -n 's/.*late by \([0-9.]*\) us.*/\1/p' "$work/cable" | awk -v d="$delay" '{ late += $1 } END { print (2 * d + late) / 1000 }')
     sed -n 's/^\(there\|back\)/  cable, \1/p' "$work/cable"
     cable=
 }
@@ -136,12 +136,12 @@ for rate in ${RATES:-0 10 1}; do
     disconnect
     awk -v T="$T" -v L="$layers" -v trip="$trip" -v s="$(speed "$work/shaped")" -v w="$(in_ranks wire_bytes_per_token "$work/shaped")" -v g=$rate \
         -v soft="$software" -v wait="$(in_ranks wire_s_per_token "$work/shaped")" 'BEGIN {
-        bytes = g ? w * 8 / (0.94 * g * 1e9) * 1000 : 0; wire = L * trip + soft * w / 1000 + bytes; predicted = T + wire
+        bytes = g ? w * 8 / (0.94 * g * 1e9) * 1000 : 0; wire = L * (trip + soft) + bytes; predicted = T + wire
         measured = 1000 / s; r = predicted / measured
         printf("  round trip %.3f ms; predicted %.2f ms per token, measured %.2f: ratio %.2f%s\n", trip, predicted, measured, r,
                r > 1.3 || r < 1 / 1.3 ? "  OFF" : "")
-        printf("  the wire alone: predicted %.2f ms, measured %.2f (%.2f waited); software would be %.3f ms per kB\n", wire,
-               measured - T, 1000 * wait, (1000 * wait - bytes - L * trip) / w * 1000)
+        printf("  the wire alone: predicted %.2f ms, measured %.2f (%.2f waited); software per layer would be %.3f ms\n", wire,
+               measured - T, 1000 * wait, (1000 * wait - bytes) / L - trip)
         exit r > 1.3 || r < 1 / 1.3 }' || off=1
 done
 exit $off
