@@ -306,7 +306,7 @@ gone() { # NAME: the other ranks' processes end, too
 # mpirun now and then stays itself, with no rank left, when one dies while it is started: that is said, and not our fault.
 early() {
     rm -f second first
-    limit=25 ranks "$1" "1 sh first.sh --stall-limit 2" "1 sh second.sh --stall-limit 2" &
+    limit=30 ranks "$1" "1 sh first.sh --stall-limit 1" "1 sh second.sh --stall-limit 1" &
     pid=$!
     while [ ! -s second ]; do sleep 0.01; done
     second=$(cat second)

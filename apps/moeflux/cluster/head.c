@@ -483,7 +483,8 @@ mf_status cluster_prepare(const app_model_options *opt, mf_model_options *mo, mf
     cluster.placement = opt->placement;
     cluster.wire = (wire_format)opt->wire;
     cluster.mixed = opt->mixed;
-    if (opt->stall_limit > 0) cluster.stall_limit = cluster.meet_limit = opt->stall_limit;
+    if (opt->stall_limit > 0) cluster.stall_limit = opt->stall_limit;
+    cluster.meet_limit = 10 * cluster.stall_limit; /* models open slowly, and not everywhere alike */
     mo->experts_only = cluster.rank > 0;
     MF__TRY(cluster_start(err)); /* before the model: who takes long to open it can be named */
     if (!cluster.rank && cluster.met)
