@@ -87,18 +87,20 @@ typedef struct mf__workspace {
     int32_t *away_row_of; /* [n_rows] where they lie in the ports */
     int32_t *away_ids;    /* [n_rows][top_k] */
     int32_t *away_wanted, *away_counts;
-    bool *taken; /* [n_experts] */
+    bool *taken;        /* [n_experts] */
+    int64_t away_bytes; /* of these and of messages; the host's */
 } mf__workspace;
 
 struct mf_model {
     mf_model_info info;
     mf_log_sink log;
     mf_route_sink routes;
-    mf_elsewhere elsewhere; /* engine/elsewhere.c */
-    bool away;              /* a begin was not finished yet */
-    bool experts_only;      /* no resident weights, no sessions */
-    bool *own;              /* [n_layers][n_experts] that are computed here; NULL: nobody said */
-    mf__arena arena;        /* names, weight sets, vectors as F32 */
+    mf_elsewhere elsewhere;                   /* engine/elsewhere.c */
+    bool away;                                /* a begin was not finished yet */
+    bool experts_only;                        /* no resident weights, no sessions */
+    int64_t message_bytes, message_row_bytes; /* of messages: once, and per row of a pass */
+    bool *own;                                /* [n_layers][n_experts] that are computed here; NULL: nobody said */
+    mf__arena arena;                          /* names, weight sets, vectors as F32 */
     mf__native native;
     mf__blueprint bp;
     mf__type kv_type; /* of KV rows */
@@ -145,6 +147,9 @@ void mf__model_fill_stores(mf_model *m); /* there is somebody to want the expert
  * a pass. */
 mf_status mf__model_lend(mf_model *m, int64_t bytes, mf_error *err);
 void mf__model_return(mf_model *m, int64_t bytes);
+/* The same of the host's memory, where the backend has its own. */
+mf_status mf__model_lend_host(mf_model *m, int64_t bytes, mf_error *err);
+void mf__model_return_host(mf_model *m, int64_t bytes);
 mf_status mf__model_store_plan(mf_model *m, const mf_model_options *opt,
                                mf_error *err); /* store_config, all but the budget */
 int64_t mf__model_trunk_bytes(const mf_model *m);

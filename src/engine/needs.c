@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/experts.h"
 #include "engine/internal.h"
 
 #define MIB ((int64_t)1 << 20)
@@ -34,6 +35,11 @@ mf_status mf__memory_count(const mf_model *m, int64_t n_tokens, int32_t n_chunk,
     }
     out->total = out->program + out->trunk + out->workspace + out->state + out->kv + out->experts;
     return MF_OK;
+}
+
+int32_t mf__model_pass_rows(const mf_model *m, int64_t n_chunk) {
+    int64_t n_ctx = m->bp.config.n_ctx, rows = n_chunk > 0 ? n_chunk : DEFAULT_CHUNK;
+    return (int32_t)(rows < n_ctx ? rows : n_ctx) + MF_MAX_BATCH;
 }
 
 mf_status mf_model_memory(const char *dir, const mf_model_options *opt, int64_t n_tokens, int32_t n_chunk,

@@ -244,6 +244,18 @@ void mf__model_return(mf_model *m, int64_t bytes) {
     m->lent -= bytes;
 }
 
+mf_status mf__model_lend_host(mf_model *m, int64_t bytes, mf_error *err) {
+    if (m->store == m->host_store) return mf__model_lend(m, bytes, err);
+    return mf__store_lend(m->host_store, bytes, err);
+}
+
+void mf__model_return_host(mf_model *m, int64_t bytes) {
+    if (m->store == m->host_store)
+        mf__model_return(m, bytes);
+    else
+        mf__store_lend(m->host_store, -bytes, NULL);
+}
+
 mf_status mf__model_alloc(mf_model *m, int64_t bytes, void **out, mf_error *err) {
     *out = NULL;
     MF__TRY(mf__model_lend(m, bytes, err));

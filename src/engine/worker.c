@@ -95,6 +95,26 @@ mf_status mf_experts_compute(mf_model *m, const mf_experts_request *r, float *pa
     return st;
 }
 
+void mf__model_messages(mf_model *m, int64_t bytes, int64_t row_bytes) {
+    m->message_bytes = bytes;
+    m->message_row_bytes = row_bytes;
+}
+
+mf_status mf__experts_reserve(mf_model *m, int32_t n_rows, mf_error *err) {
+    int64_t least = m->layout.bytes;
+    mf_error why = {0};
+    mf__model_lock(m);
+    mf_status st = mf__workspace_reserve(m, n_rows, &why);
+    mf__model_unlock(m);
+    if (st == MF_OK) return MF_OK;
+    if (st != MF_E_NOMEM || !m->be->host_memory) return mf__fail(err, st, "%s", why.text);
+    mf__store_least(&m->store_config, &least, &why);
+    int64_t need = MF_PROGRAM_BYTES + mf__workspace_bytes(m, n_rows) + least;
+    return mf__fail(err, st,
+                    "no memory for requests of %d rows: it takes at least --ram %lldM, or smaller chunks (--chunk)",
+                    n_rows, (long long)((need >> 20) + 1));
+}
+
 const mf__shard *mf__model_shard(const mf_model *m) {
     return m->native.shard;
 }

@@ -40,6 +40,13 @@ static needs count_needs(const mf_model *m, int32_t n_rows) {
     return need;
 }
 
+/* What those take who compute experts elsewhere or for others: in the host's memory, whatever computes. */
+static int64_t away_bytes(const mf_model *m, int32_t n_rows) {
+    int64_t row = m->message_row_bytes;
+    if (m->elsewhere.begin) row += (m->bp.config.n_hidden + 1 + MF_MAX_TOPK) * (int64_t)sizeof(float);
+    return m->message_bytes + n_rows * row;
+}
+
 static void free_workspace(mf_model *m, mf__workspace *ws) {
     for (int p = 0; p < MF_PORT_COUNT; p++) mf__model_release(m, ws->port_bytes[p], ws->ports[p]);
     mf__model_release(m, ws->scratch_bytes, ws->scratch);
@@ -48,6 +55,7 @@ static void free_workspace(mf_model *m, mf__workspace *ws) {
         m->be->stage(m->be, 0, NULL);
         mf__model_return(m, ws->staged);
     }
+    if (ws->away_bytes) mf__model_return_host(m, ws->away_bytes);
     mf__run_list_deinit(&ws->list);
     free(ws->probe_rows);
     free(ws->route_ids);
@@ -74,7 +82,7 @@ void mf__workspace_free(mf_model *m) {
 
 int64_t mf__workspace_bytes(const mf_model *m, int32_t n_rows) {
     needs need = count_needs(m, n_rows);
-    int64_t bytes = need.scratch + need.be_scratch;
+    int64_t bytes = need.scratch + need.be_scratch + away_bytes(m, n_rows);
     for (int p = 0; p < MF_PORT_COUNT; p++) bytes += (int64_t)need.port_cols[p] * need.port_rows[p] * 4;
     return bytes;
 }
@@ -133,8 +141,11 @@ static mf_status alloc_host(const mf_model *m, mf__workspace *ws, int32_t n_rows
     return mf__fail(err, MF_E_NOMEM, "no memory for evaluating %d tokens at a time", n_rows);
 }
 
-static mf_status alloc_away(const mf_model *m, mf__workspace *ws, int32_t n_rows, mf_error *err) {
+static mf_status alloc_away(mf_model *m, mf__workspace *ws, int32_t n_rows, mf_error *err) {
     size_t experts = (size_t)m->bp.config.moe.n_experts + 1, rows = (size_t)n_rows;
+    int64_t bytes = away_bytes(m, n_rows);
+    if (bytes) MF__TRY(mf__model_lend_host(m, bytes, err));
+    ws->away_bytes = bytes;
     if (!m->elsewhere.begin) return MF_OK;
     ws->away_rows = malloc(rows * (size_t)m->bp.config.n_hidden * sizeof *ws->away_rows);
     ws->away_row_of = malloc(rows * sizeof *ws->away_row_of);

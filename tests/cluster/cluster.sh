@@ -1,11 +1,15 @@
 #!/bin/sh
-# usage: cluster.sh MOEFLUX STORY_MODEL OTHER_CHECKPOINT WORK_DIR OTHER_RANK: several ranks on this machine. The story told
-# by two and three ranks, on whole directories and on shards, is the one that one tells, bit for bit; ranks that do not
-# fit together, end, stall or have a damaged file are named, and nothing hangs. Exit code 77 where there is no MPI.
-# SHORT=1: a part of it, for sanitizers; PRELOAD: a library for the ranks, to go with them. TURNS=20: lose ranks so often.
+# usage: cluster.sh MOEFLUX STORY_MODEL OTHER_CHECKPOINT WORK_DIR OTHER_RANK WRONG_RANK MOST_MEMORY [TURNS]: several ranks on
+# this machine. The story told by two and three ranks, on whole directories and on shards, is the one that one tells, bit
+# for bit; memory is what --ram says; ranks that do not fit together, end, stall, run out of memory, send nonsense or have
+# a damaged file are named, and nothing hangs. Exit code 77 where there is no MPI. SHORT=1: a part of it, for sanitizers;
+# PRELOAD: a library for the ranks, to go with them. TURNS (1): ranks are lost so often, and how long it took to say so is
+# told; ONLY=lost: nothing but that; ONLY=load: killed and stalled under load and another model, and nothing else.
 set -u
 export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-moeflux=$1 stories=$2 checkpoint=$3 work=$4 other_rank=$5 short=${SHORT:-}
+moeflux=$1 stories=$2 checkpoint=$3 work=$4 other_rank=$5 wrong_rank=$6 most_memory=$7
+turns=${8:-1} short=${SHORT:-} only=${ONLY:-} whole=
+if [ -z "$short" ] && [ -z "$only" ]; then whole=1; fi
 if ! command -v mpirun >/dev/null 2>&1 || ! "$moeflux" --version | grep -q "ranks of an MPI job"; then
     echo "NOT TESTED: SEVERAL RANKS. There is no mpirun, or moeflux was built without MPI."
     exit 77
@@ -33,8 +37,9 @@ ranks() {
     for each in "$@"; do line="$line${line:+ : }-n ${each%% *} ${PRELOAD:+env LD_PRELOAD=$PRELOAD }${each#* }"; done
     own=$(mktemp -d) # two mpiruns that start at once would make the same folder
     # shellcheck disable=SC2086
-    TMPDIR=$own timeout -k 5 120 mpirun --oversubscribe --bind-to none $line >"$job.out" 2>"$job.err" </dev/null
+    TMPDIR=$own timeout -k 5 "${limit:-120}" mpirun --oversubscribe --bind-to none $line >"$job.out" 2>"$job.err" <"${input:-/dev/null}"
     echo $? >"$job.code"
+    date +%s.%N >"$job.end"
     rm -rf "$own"
 }
 # says NAME TEXT: the job ended with another exit code than 0, and rank 0 said TEXT, once
@@ -68,7 +73,7 @@ for k in 0 1 2; do
     "$moeflux" verify three-$k 2>x.err || bad "verify of share $k" x
 done
 shard two-1 --ranks 2 --rank 1 --shares 2,1 || bad "share 1 of 2" x
-if [ -z "$short" ]; then
+if [ -n "$whole" ]; then
     (
         ulimit -f 2000
         shard late --ranks 2 --rank 0
@@ -112,6 +117,8 @@ for k in 0 1; do # alone
     if [ $? -eq 1 ] && grep -q "the share of rank $k of 3, and has no other experts" x.err; then good "share $k alone"; else bad "share $k alone" x; fi
 done
 
+if [ -z "$short" ]; then "$moeflux" convert "$checkpoint" other --bits keep >/dev/null 2>x.err || bad "convert" x; fi
+
 # ---- the same bits
 run="$moeflux run"
 tell="$run $stories $told"
@@ -119,13 +126,12 @@ ranks three "1 $tell" "1 $run three-1 $told" "1 $run three-2 $told"
 same three
 if grep -q 'rank 2 on .* messages' three.err; then good "the ranks' numbers are told"; else bad "no numbers" three; fi
 if grep -q lossy three.err; then bad "lossy by default" three; fi
-if [ -z "$short" ]; then
+if [ -n "$whole" ]; then
     OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 $tell >one.out 2>one.err
     echo $? >one.code
     same one
     ranks shards "1 $run three-0 $told" "1 $run three-1 $told" "1 $tell"
     same shards
-    "$moeflux" convert "$checkpoint" other --bits keep >/dev/null 2>x.err || bad "convert" x
     ranks check "2 $moeflux check other $checkpoint/golden.safetensors --threads 1"
     if [ "$(cat check.code)" -eq 0 ]; then good "recorded logits, 2 ranks"; else bad "recorded logits, 2 ranks" check; fi
 
@@ -154,7 +160,7 @@ ranks other-share "1 $once" "1 $run three-2 $few" "1 $run three-1 $few"
 wait $!
 says other-version 'rank 1 on elsewhere has moeflux 0.0.1'
 says other-share 'rank 1 on .* has in .*three-2 the share of rank 2: '
-if [ -z "$short" ]; then
+if [ -n "$whole" ]; then
     ranks other-model "1 $once" "1 $run other $few" &
     ranks other-options "1 $once" "1 $once --exact"
     wait $!
@@ -198,17 +204,78 @@ if [ -z "$short" ]; then
     done
 fi
 
+# ---- ranks that send nonsense, or have no memory
+# wrong NAME RANK SETTING TEXT [OPTIONS]: in a job of two, of which that rank has the library with this setting
+wrong() {
+    set -- "$1" "$2" "$3" "$4" "$run $stories --prompt Once -n 40 --temperature 0 --threads 1 --stall-limit 3 ${5:-}"
+    with="1 env $3 LD_PRELOAD=$wrong_rank${PRELOAD:+:$PRELOAD} $5"
+    began=$(date +%s)
+    if [ "$2" -eq 0 ]; then ranks "$1" "$with" "1 $5"; else ranks "$1" "1 $5" "$with"; fi
+    if [ -n "$4" ]; then says "$1" "$4"; fi
+    if [ $(($(date +%s) - began)) -gt 30 ]; then bad "$1: it took long" "$1"; fi
+}
+if [ -z "$only" ]; then
+    all="many-rows no-rows minus-rows more-pairs many-pairs format expert wanted tiny-request cut-request decode layer kind"
+    [ -z "$short" ] || all="many-rows more-pairs expert tiny-request kind"
+    for how in $all; do
+        wrong "request-$how" 0 "WRONG=$how" 'rank 1 on .* failed: \|rank 1 on .* cannot be reached'
+    done
+    all="magic seq fewer-pairs cut-reply tiny-reply empty-reply long-reply no-text"
+    [ -z "$short" ] || all="tiny-reply long-reply no-text"
+    for how in $all; do wrong "reply-$how" 1 "WRONG=$how" 'rank 1 on .* \(gave an answer\|failed: \|cannot be reached\)'; done
+    wrong work-as-end 0 WRONG=work-as-end 'rank 1 on .* \(failed\|has ended\|has not answered\)'
+fi
+if [ -n "$whole" ]; then
+    for rank in 0 1; do
+        refused=0
+        for n in 1 2 3 4 5 6 7 8; do
+            wrong "refused-$rank-$n" $rank REFUSE=$n "" "--placement routes"
+            code=$(cat "refused-$rank-$n.code")
+            if [ "$code" -eq 0 ]; then continue; fi
+            refused=$((refused + 1))
+            grep -q 'moeflux: .*no memory' "refused-$rank-$n.err" && [ "$code" -eq 1 ] || bad "no memory on rank $rank, $n: $code" "refused-$rank-$n"
+        done
+        if [ "$refused" -gt 2 ]; then good "rank $rank has no memory, $refused of 8 places"; else bad "rank $rank had memory" x; fi
+    done
+    ranks too-little "1 $once --ram 300M --chunk 4096" "1 $once --ram 60M --chunk 4096"
+    says too-little 'rank 1 on .*: no memory for requests of .* rows'
+fi
+
+# ---- memory: a long prompt in one chunk, with messages of megabytes
+if [ -n "$whole" ]; then
+    mkdir long
+    for file in "$stories"/*; do ln -s "$file" long/; done
+    rm long/config.json
+    sed 's/"max_position_embeddings": *[0-9]*/"max_position_embeddings": 65536/' "$stories/config.json" >long/config.json
+    awk 'BEGIN { for (i = 0; i < 700; i++) printf("Once there was a cat %d. ", i) }' >text
+    "$moeflux" shard long long-1 --ranks 2 --rank 1 --shares 1,30 >x.out 2>x.err || bad "a share of nearly all" x
+    long="--raw --prompt - -n 4 --temperature 0 --threads 1 --chunk 8000 --ctx 8000"
+    # shellcheck disable=SC2086
+    $run long $long <text >alone.out 2>alone.err
+    for wire in f32 f16; do
+        ram0=420
+        input=text ranks x "1 $run long $long --ram ${ram0}M --wire $wire" "1 $run long-1 $long --ram 60M --wire $wire"
+        ram1=$(sed -n 's/.*rank 1 .*at least --ram \([0-9]*\)M.*/\1/p' x.err)
+        input=text ranks memory-$wire "1 $most_memory peak0 - $run long $long --ram ${ram0}M --wire $wire" \
+            "1 $most_memory peak1 - $run long-1 $long --ram ${ram1}M --wire $wire"
+        echo "    $(cat peak0) of $((ram0 * 1024)) KiB, $(cat peak1) of $((ram1 * 1024)) KiB"
+        if [ "$(cat memory-$wire.code)" -ne 0 ]; then
+            bad "memory, $wire" memory-$wire
+        elif [ "$(cat peak0)" -gt $((ram0 * 1024)) ] || [ "$(cat peak1)" -gt $((ram1 * 1024)) ]; then
+            bad "memory, $wire: more than --ram" memory-$wire
+        else
+            good "memory, $wire"
+        fi
+    done
+    same memory-f32
+fi
+
 # ---- ranks that are lost
-# lost NAME COMMAND: a long run of two ranks, in the middle of which the command is evaluated; $second is the second's process.
-rm -rf cut
-cp -r two-1 cut
-cat >second.sh <<TEXT
-echo \$\$ >second
-exec "$moeflux" bench cut --prefill 0 --decode 300 --repeat 50 --threads 1
-TEXT
+# lost NAME COMMAND [N]: a long run of two ranks, or 1 + N, in the middle of which the command is evaluated; $second are the
+# processes of the others.
 lost() {
     rm -f second "$1.err"
-    ranks "$1" "1 $moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1 --stall-limit 1" "1 sh second.sh" &
+    ranks "$1" "1 $moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1 --stall-limit 1" "${3:-1} sh second.sh" &
     pid=$!
     for _ in $(seq 600); do
         if grep -q 'ranks share' "$1.err" 2>/dev/null; then break; fi
@@ -216,18 +283,87 @@ lost() {
     done
     sleep 0.3
     second=$(cat second)
+    date +%s.%N >"$1.began"
     eval "$2"
     wait $pid
+    took "$1"
 }
-for turn in $(seq "${TURNS:-1}"); do
+took() { # NAME: how long it took from the command to the end of the job
+    seconds=$(echo "$(cat "$1.began") $(cat "$1.end")" | awk '{ printf("%.1f", $2 - $1) }')
+    echo "    $1: the job ended after $seconds s"
+    if [ "${seconds%.*}" -gt 20 ]; then bad "$1 took long" "$1"; fi
+}
+gone() { # NAME: the other ranks' processes end, too
+    for _ in $(seq 100); do
+        there=
+        for each in $second; do if kill -0 "$each" 2>/dev/null; then there=$each; fi; done
+        if [ -z "$there" ]; then return 0; fi
+        sleep 0.1
+    done
+    bad "$1: process $there is still there" "$1"
+}
+# early NAME SIGNAL SECONDS: the second rank gets a signal so long after it was started, wherever it is then. Open MPI 4.1's
+# mpirun now and then stays itself, with no rank left, when one dies while it is started: that is said, and not our fault.
+early() {
+    rm -f second first
+    limit=30 ranks "$1" "1 sh first.sh --stall-limit 1" "1 sh second.sh --stall-limit 1" &
+    pid=$!
+    while [ ! -s second ]; do sleep 0.01; done
+    second=$(cat second)
+    sleep "$3"
+    date +%s.%N >"$1.began"
+    kill -s "$2" "$second" 2>/dev/null
+    wait $pid
+    gone "$1"
+    code=$(cat "$1.code")
+    if [ "$2" = KILL ] && [ -e first ] && ! kill -0 "$(cat first)" 2>/dev/null && grep -q 'exited on signal 9' "$1.err" &&
+        grep -q '^Killed' "$1.err"; then
+        good "$1 after $3 s: no rank is left, but mpirun had to be ended"
+        return
+    fi
+    [ "$code" -eq 0 ] || took "$1"
+    if [ "$code" -eq 0 ]; then # it had ended, or the command did not need it any more
+        cmp -s few.out "$1.out" && good "$1 after $3 s: too late" || bad "$1 after $3 s: another text" "$1"
+    elif [ "$code" -ne 124 ] && grep -q '^moeflux: .*\(has not\|job ends\|ended\)\|exited on signal' "$1.err"; then
+        good "$1 after $3 s: $(grep -o '^moeflux: .*\(has not\|job ends\|ended\).*\|exited on signal [0-9]*' "$1.err" | tail -n 1 | cut -c 1-100)"
+    else
+        bad "$1 after $3 s: exit code $code" "$1"
+    fi
+}
+# idle NAME SIGNAL: the second rank gets a signal while rank 0 waits for somebody to type, who then ends it
+idle() {
+    rm -f second type "$1.err"
+    mkfifo type
+    input=type ranks "$1" "1 $moeflux chat $stories --stall-limit 1 --threads 1" "1 sh second.sh" &
+    pid=$!
+    exec 9>type
+    for _ in $(seq 600); do
+        if grep -q 'ranks share' "$1.err" 2>/dev/null; then break; fi
+        sleep 0.05
+    done
+    sleep 0.5
+    second=$(cat second)
+    date +%s.%N >"$1.began"
+    kill -s "$2" "$second"
+    exec 9>&-
+    wait $pid
+    took "$1"
+    gone "$1"
+}
+printf 'echo $$ >first\nexec %s "$@"\n' "$once" >first.sh
+second_is() { # COMMAND
+    printf 'echo $$ >>second\nexec %s "$@"\n' "$1" >second.sh
+}
+# shellcheck disable=SC2086
+$once >few.out 2>few.err || bad "one process" few
+for turn in $(seq "$turns"); do
+    rm -rf cut
+    cp -r two-1 cut
     if [ -z "$short" ]; then
+        second_is "$moeflux bench cut --prefill 0 --decode 300 --repeat 50 --threads 1"
         lost stalled 'kill -s STOP $second'
         says stalled 'rank 1 on .* has not answered for 1 s (layer '
-        for _ in $(seq 100); do
-            if ! kill -0 "$second" 2>/dev/null; then break; fi
-            sleep 0.1
-        done
-        if kill -0 "$second" 2>/dev/null; then bad "the stalled rank is still there" stalled; fi
+        gone stalled
         lost killed 'kill -s KILL $second'
         code=$(cat killed.code)
         if [ "$code" -ne 0 ] && [ "$code" -ne 124 ] && grep -q 'rank 1 .*\(exited on signal 9\|has ended\)' killed.err; then
@@ -235,9 +371,27 @@ for turn in $(seq "${TURNS:-1}"); do
         else
             bad "a rank that is killed: exit code $code" killed
         fi
+        date +%s.%N >model.began
+        ranks model "1 $once" "1 $run three-1 $few" "1 $run other $few"
+        took model
+        says model 'rank 2 on .* has another model'
+        if [ "$only" = load ]; then continue; fi
+        second_is "$moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1"
+        lost both 'kill -s STOP $second' 2
+        says both 'rank [12] on .* has not answered for 1 s (layer '
+        gone both
+        second_is "$moeflux chat $stories --stall-limit 1 --threads 1"
+        idle idle-stalled STOP
+        says idle-stalled 'rank 1 on .* has not answered for 1 s'
+        idle idle-killed KILL
+        [ "$(cat idle-killed.code)" -ne 124 ] && good idle-killed || bad idle-killed idle-killed
+        second_is "$once"
+        for after in 0 0.$(od -A n -N 2 -t u2 /dev/urandom | awk '{ printf("%03d", $1 % 700) }'); do
+            early stopped-early STOP $after
+            early killed-early KILL $after
+        done
     fi
-    rm -rf cut
-    cp -r two-1 cut
+    second_is "$moeflux bench cut --prefill 0 --decode 300 --repeat 50 --threads 1"
     lost damaged 'for f in cut/packed_experts/*; do : >"$f"; done'
     says damaged 'rank 1 on .* failed: .*cut/packed_experts/layer_0'
 done

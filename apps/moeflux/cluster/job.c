@@ -1,5 +1,7 @@
 /* The job: who is there, whether they fit together, and how it ends. */
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +15,9 @@
 #include "engine/experts.h"
 #include "wire.h"
 
-cluster_job cluster = {.size = 1};
+cluster_job cluster = {.size = 1, .stall_limit = 60, .meet_limit = 600};
+
+#define SAY_AFTER 10.0 /* seconds */
 
 /* ---- before MPI is started: mpirun says in the environment what there is ---------------------------------------- */
 
@@ -79,26 +83,50 @@ bool cluster_worker(void) {
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* The next message of a token is not far: look without a pause, then with short ones, on which a busy machine gives the
- * processor back sooner than after sched_yield; then rarely. */
-void cluster_pause(double waited) {
-    if (waited < 50e-6) return;
+static void sleep_ns(long ns) {
 #ifdef __linux__
     prctl(PR_SET_TIMERSLACK, 1000UL); /* ns; 50 us otherwise */
 #endif
-    long ns = waited < 0.02 ? 10000 : waited < 2 ? 200000 : 2000000;
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
 }
 
-bool cluster_wait(MPI_Request *request, MPI_Status *status, double limit) {
+void cluster_nap(void) {
+    sleep_ns(10000);
+}
+
+/* The next message of a token is not far: look without a pause, then with short ones, on which a busy machine gives the
+ * processor back sooner than after sched_yield; then rarely. A short one takes up to 0.1 ms where the system is a
+ * guest, so a rank that has a machine to itself looks longer. */
+void cluster_pause(double waited) {
+    if (waited < (cluster.alone ? 2e-3 : 50e-6)) return;
+    sleep_ns(waited < 0.02 ? 10000 : waited < 2 ? 200000 : 2000000);
+}
+
+cluster_waited cluster_wait(MPI_Request *request, MPI_Status *status, double limit) {
     double began = app_seconds();
     for (int done = 0;;) {
-        if (MPI_Test(request, &done, status) != MPI_SUCCESS) return false;
-        if (done) return true;
+        if (MPI_Test(request, &done, status) != MPI_SUCCESS) return CLUSTER_FAILED;
+        if (done) return CLUSTER_DONE;
         double waited = app_seconds() - began;
-        if (limit > 0 && waited > limit) return false;
+        if (limit > 0 && waited > limit) return CLUSTER_LATE;
         cluster_pause(waited);
     }
+}
+
+/* What rank 0 says where MPI itself waits for a rank that does not come: its calls have no limit. */
+static const char *watched;
+
+static void on_alarm(int sig) {
+    (void)sig;
+    ssize_t n = write(STDERR_FILENO, watched, strlen(watched));
+    _exit(n < 0 ? APP_FAILED + 1 : APP_FAILED); /* mpirun ends the others */
+}
+
+static void watch(double seconds, const char *text) {
+    if (cluster.rank) return;
+    watched = text;
+    signal(SIGALRM, on_alarm);
+    alarm(seconds > 0 ? (unsigned)seconds + 1 : 0);
 }
 
 /* ---- the handshake ----------------------------------------------------------------------------------------------- */
@@ -107,13 +135,16 @@ mf_status cluster_start(mf_error *err) {
     int level = 0, rank = -1, size = -1;
     if (cluster.started) return MF_OK;
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* ranks may share processors */
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
-        return mf__fail(err, MF_E_IO, "MPI could not be started");
+    watch(cluster.meet_limit, "moeflux: MPI waits for a rank that has not started; the job ends\n");
+    int bad = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    watch(0, "");
+    if (bad) return mf__fail(err, MF_E_IO, "MPI could not be started");
     cluster.started = true;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (rank != cluster.rank || size != cluster.size)
+    cluster.met = cluster.lost = rank != cluster.rank || size != cluster.size; /* there is nobody to tell */
+    if (cluster.lost)
         return mf__fail(err, MF_E_MISMATCH, "mpirun said rank %d of %d, MPI says %d of %d", cluster.rank, cluster.size,
                         rank, size);
     if (level < MPI_THREAD_SERIALIZED)
@@ -234,44 +265,132 @@ static mf_status judge(const wire_hello *h, mf_error *err) {
     return MF_OK;
 }
 
-mf_status cluster_agree(mf_status st, mf_error *err) {
-    typedef struct result {
-        int32_t status;
-        char text[MF_ERROR_TEXT];
-    } result;
+mf_status cluster_exchange(int rank, int tag, bool send, void *data, size_t size, mf_error *err) {
     MPI_Request request;
     MPI_Status status;
-    result mine = {.status = st}, *all = calloc((size_t)cluster.size, sizeof *all);
+    double limit = cluster.rank ? 0 : cluster.stall_limit;
+    int bad = send ? MPI_Isend(data, (int)size, MPI_BYTE, rank, tag, MPI_COMM_WORLD, &request)
+                   : MPI_Irecv(data, (int)size, MPI_BYTE, rank, tag, MPI_COMM_WORLD, &request);
+    cluster_waited waited = bad ? CLUSTER_FAILED : cluster_wait(&request, &status, limit);
+    if (waited == CLUSTER_DONE) return MF_OK;
+    cluster.lost = true; /* also since data is in use for good */
+    if (waited == CLUSTER_FAILED)
+        return mf__fail(err, MF_E_IO, "rank %d on %s cannot be reached; the job ends", rank, cluster.hello[rank].host);
+    return mf__fail(err, MF_E_IO,
+                    "rank %d on %s has not answered for %g s (while the experts were shared out); the job ends", rank,
+                    cluster.hello[rank].host, limit);
+}
+
+/* Rank 0: the first failure of all, in *mine. */
+static mf_status gather_states(wire_state *mine, mf_error *err) {
+    static wire_state theirs;
+    for (int r = 1; r < cluster.size; r++) {
+        MF__TRY(cluster_exchange(r, WIRE_TAG_STATE, false, &theirs, sizeof theirs, err));
+        if (theirs.status == MF_OK || mine->status != MF_OK) continue;
+        mine->status = theirs.status;
+        theirs.text[sizeof theirs.text - 1] = '\0';
+        snprintf(mine->text, sizeof mine->text, "rank %d on %s: %.500s", r, cluster.hello[r].host, theirs.text);
+    }
+    for (int r = 1; r < cluster.size; r++) MF__TRY(cluster_exchange(r, WIRE_TAG_STATE, true, mine, sizeof *mine, err));
+    return MF_OK;
+}
+
+mf_status cluster_agree(mf_status st, mf_error *err) {
+    static wire_state mine;
+    mine = (wire_state){.status = st};
     if (st != MF_OK) snprintf(mine.text, sizeof mine.text, "%s", err->text);
-    if (!all) return mf__fail(err, MF_E_NOMEM, "no memory for %d ranks", cluster.size);
     mf_status out = MF_OK;
-    if (MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, MPI_COMM_WORLD, &request) !=
-            MPI_SUCCESS ||
-        !cluster_wait(&request, &status, 0))
-        out = mf__fail(err, MF_E_IO, "the ranks of the job could not be reached");
-    for (int r = 0; r < cluster.size && out == MF_OK; r++)
-        if (all[r].status != MF_OK)
-            out = r ? mf__fail(err, (mf_status)all[r].status, "rank %d on %s: %.500s", r, cluster.hello[r].host,
-                               all[r].text)
-                    : mf__fail(err, (mf_status)all[r].status, "%s", all[r].text);
-    free(all);
+    if (!cluster.lost && !cluster.rank) out = gather_states(&mine, err);
+    if (!cluster.lost && cluster.rank) {
+        out = cluster_exchange(0, WIRE_TAG_STATE, true, &mine, sizeof mine, err);
+        if (out == MF_OK) out = cluster_exchange(0, WIRE_TAG_STATE, false, &mine, sizeof mine, err);
+    }
+    mine.text[sizeof mine.text - 1] = '\0';
+    if (out == MF_OK && mine.status != MF_OK) out = mf__fail(err, (mf_status)mine.status, "%s", mine.text);
     if (out != MF_OK) cluster.fits = false;
     return out;
 }
 
-mf_status cluster_meet(mf_model *model, const char *dir, const mf_error *why, mf_error *err) {
-    MPI_Request request;
+/* Which ranks have not come as far as the handshake: rank 0 says so after a while, and gives up in the end. */
+static mf_status wait_for_all(MPI_Request *met, MPI_Request *here, mf_error *err) {
+    double began = app_seconds();
     MPI_Status status;
+    for (bool said = false;;) {
+        int absent = 0, there = 0, n = 0;
+        char who[64] = "the handshake has"; /* a rank went as far as that, and no further */
+        cluster_waited waited = cluster_wait(met, &status,
+                                             cluster.rank                     ? 0
+                                             : cluster.meet_limit < SAY_AFTER ? cluster.meet_limit
+                                                                              : SAY_AFTER);
+        if (waited == CLUSTER_DONE) return MF_OK;
+        if (waited == CLUSTER_FAILED) return mf__fail(err, MF_E_IO, "the ranks of the job could not be reached");
+        for (int r = cluster.size - 1; r > 0; r--)
+            if (MPI_Test(&here[r], &there, &status) != MPI_SUCCESS || !there) absent = r, n++;
+        if (n)
+            snprintf(who, sizeof who, "rank %d%s not opened the model: it has", absent,
+                     n > 1 ? " and others have" : " has");
+        if (app_seconds() - began >= cluster.meet_limit)
+            return mf__fail(err, MF_E_IO, "%s taken %g s (--stall-limit); the job ends", who, cluster.meet_limit);
+        if (!said) app_note("%s taken %g s so far", who, SAY_AFTER);
+        said = true;
+    }
+}
+
+/* The bytes that ranks send before the handshake; other versions may not. */
+static void take_here(MPI_Request *here) {
+    MPI_Status status;
+    for (int r = 1; r < cluster.size; r++) {
+        if (here[r] == MPI_REQUEST_NULL) continue;
+        if (!strcmp(cluster.hello[r].version, cluster.hello[0].version) &&
+            cluster_wait(&here[r], &status, 10) == CLUSTER_DONE)
+            continue;
+        MPI_Cancel(&here[r]);
+        MPI_Request_free(&here[r]);
+    }
+}
+
+static void end_texts(wire_hello *h) {
+    h->version[sizeof h->version - 1] = h->arithmetic[sizeof h->arithmetic - 1] = h->host[sizeof h->host - 1] =
+        h->dir[sizeof h->dir - 1] = h->error[sizeof h->error - 1] = '\0';
+}
+
+/* Machines and containers may have the same name: then the process is none of ours. */
+static void look_for_ranks(void) {
+    const wire_hello *h = cluster.hello;
+    cluster.alone = true;
+    for (int r = 0; r < cluster.size; r++)
+        if (r != cluster.rank && !strcmp(h[r].host, h[cluster.rank].host)) cluster.alone = false;
+    for (int r = 1; r < cluster.size && !cluster.rank; r++)
+        cluster.seen[r] = !strcmp(h[r].host, h[0].host) && h[r].pid > 0 && !kill((pid_t)h[r].pid, 0);
+}
+
+bool cluster_has_ended(int rank) {
+    return cluster.seen[rank] && kill((pid_t)cluster.hello[rank].pid, 0) && errno == ESRCH;
+}
+
+mf_status cluster_meet(mf_model *model, const char *dir, const mf_error *why, mf_error *err) {
     static wire_hello mine;
+    static MPI_Request here[WIRE_MAX_RANKS];
+    static char byte[WIRE_MAX_RANKS];
+    MPI_Request met;
+    int bad = 0;
     MF__TRY(cluster_start(err));
     cluster.met = true;
     fill_hello(&mine, model, dir, why);
-    cluster.hello = calloc((size_t)cluster.size, sizeof mine);
-    if (!cluster.hello) return mf__fail(err, MF_E_NOMEM, "no memory for %d ranks", cluster.size);
-    if (MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, cluster.hello, sizeof mine, MPI_BYTE, MPI_COMM_WORLD, &request) !=
-            MPI_SUCCESS ||
-        !cluster_wait(&request, &status, 0))
-        return mf__fail(err, MF_E_IO, "the ranks of the job could not be reached");
+    for (int r = 1; r < cluster.size && !cluster.rank; r++)
+        bad |= MPI_Irecv(&byte[r], 1, MPI_BYTE, r, WIRE_TAG_HERE, MPI_COMM_WORLD, &here[r]);
+    if (cluster.rank) bad |= MPI_Isend(byte, 1, MPI_BYTE, 0, WIRE_TAG_HERE, MPI_COMM_WORLD, &here[0]);
+    bad |= MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, cluster.hello, sizeof mine, MPI_BYTE, MPI_COMM_WORLD, &met);
+    mf_status st =
+        bad ? mf__fail(err, MF_E_IO, "the ranks of the job could not be reached") : wait_for_all(&met, here, err);
+    cluster.lost = st != MF_OK;
+    MF__TRY(st);
+    if (cluster.rank)
+        MPI_Request_free(&here[0]);
+    else
+        take_here(here);
+    for (int r = 0; r < cluster.size; r++) end_texts(&cluster.hello[r]);
+    look_for_ranks();
     MF__TRY(judge(cluster.hello, err));
     cluster.fits = true;
     return MF_OK;
@@ -279,18 +398,33 @@ mf_status cluster_meet(mf_model *model, const char *dir, const mf_error *why, mf
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
+/* A rank that is stopped after MPI's end: mpirun would wait for it, unless another one fails. */
+static int await_ends(int code) {
+    double began = app_seconds();
+    for (int r = 1; r < cluster.size; r++)
+        while (cluster.seen[r] && !cluster_has_ended(r)) {
+            double waited = app_seconds() - began;
+            if (waited > cluster.stall_limit) {
+                app_say("rank %d on %s has not ended for %g s; the job ends", r, cluster.hello[r].host,
+                        cluster.stall_limit);
+                return code ? code : APP_FAILED;
+            }
+            cluster_pause(waited);
+        }
+    return code;
+}
+
 int cluster_leave(int code) {
     mf_error err;
     if (!cluster.takes_part) return code;
     if (!cluster.met) cluster_meet(NULL, NULL, NULL, &err); /* nobody waits for us in vain */
     if (cluster.rank && !cluster.fits) code = APP_OK;       /* rank 0 says what is wrong, and has the exit code */
-    if (!cluster.rank && !cluster_head_close()) {
-        fflush(NULL);
-        MPI_Abort(MPI_COMM_WORLD, code ? code : APP_FAILED); /* a rank that is lost cannot be told otherwise */
-    }
-    free(cluster.hello);
-    cluster.hello = NULL;
+    if (!cluster.rank && !cluster_head_close()) cluster.lost = true;
     fflush(NULL);
-    if (cluster.started) MPI_Finalize();
-    return code;
+    if (!cluster.started) return code;
+    if (cluster.lost) MPI_Abort(MPI_COMM_WORLD, code ? code : APP_FAILED); /* it cannot be told otherwise */
+    watch(cluster.stall_limit, "moeflux: a rank has not ended; the job is ended\n");
+    MPI_Finalize();
+    watch(0, "");
+    return cluster.rank ? code : await_ends(code);
 }

@@ -31,14 +31,15 @@ static mf_status by_weight(const bool *has, const char *routes, uint64_t **owner
     return placement_make(&p, owners, err);
 }
 
-/* Rank `from` has the table in owners, the others get it. */
+/* Rank `from` has the table in owners; rank 0 gets it, and then the others. */
 static mf_status broadcast(int from, uint64_t *owners, size_t n, mf_error *err) {
-    MPI_Request request;
-    MPI_Status status;
-    if (MPI_Ibcast(owners, (int)n, MPI_UINT64_T, from, MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
-        cluster_wait(&request, &status, 0))
-        return MF_OK;
-    return mf__fail(err, MF_E_IO, "the ranks of the job could not be reached");
+    size_t size = n * sizeof *owners;
+    if (cluster.rank && cluster.rank == from) return cluster_exchange(0, WIRE_TAG_SHARE, true, owners, size, err);
+    if (cluster.rank) return cluster_exchange(0, WIRE_TAG_SHARE, false, owners, size, err);
+    if (from) MF__TRY(cluster_exchange(from, WIRE_TAG_SHARE, false, owners, size, err));
+    for (int r = 1; r < cluster.size; r++)
+        if (r != from) MF__TRY(cluster_exchange(r, WIRE_TAG_SHARE, true, owners, size, err));
+    return MF_OK;
 }
 
 /* By the routes that rank 0 was given: copied to owners. */
@@ -55,32 +56,38 @@ static mf_status by_routes(const mf_model *model, size_t n, uint64_t *owners, mf
     return st;
 }
 
-static mf_status make_owners(const mf_model *model, size_t n, uint64_t **out, mf_error *err) {
-    int from = source_rank();
-    mf_status st = MF_OK;
+/* Owners as far as this rank makes them: those of the job, or a place for them. */
+static mf_status make_owners(const mf_model *model, int from, size_t n, uint64_t **out, mf_error *err) {
     if (from < 0) return by_weight(NULL, NULL, out, err);
     uint64_t *owners = *out = calloc(n, sizeof *owners);
     if (!owners) return mf__fail(err, MF_E_NOMEM, "no memory for the share of each rank");
     if (from == cluster.rank && cluster.hello[from].shard_ranks)
         memcpy(owners, mf__model_shard(model)->owners, n * sizeof *owners);
     else if (from == cluster.rank)
-        st = by_routes(model, n, owners, err);
-    mf_status sent = broadcast(from, owners, n, st == MF_OK ? err : NULL); /* also after a failure: the others wait */
-    return st == MF_OK ? sent : st;
+        return by_routes(model, n, owners, err);
+    return MF_OK;
 }
 
-mf_status cluster_share(mf_model *model, uint64_t **owners, mf_error *err) {
-    const wire_hello *h = cluster.hello;
-    size_t n = (size_t)h->n_layers * (size_t)h->n_experts;
-    bool *own = malloc(n);
-    *owners = NULL;
-    mf_status st = own ? make_owners(model, n, owners, err) : mf__fail(err, MF_E_NOMEM, "no memory for %zu experts", n);
+/* All ranks take the same steps, whatever fails on one of them. */
+static mf_status share(mf_model *model, mf_status st, bool *own, size_t n, uint64_t **owners, mf_error *err) {
+    int from = source_rank();
+    if (st == MF_OK && !own) st = mf__fail(err, MF_E_NOMEM, "no memory for %zu experts", n);
+    if (st == MF_OK) st = make_owners(model, from, n, owners, err);
+    MF__TRY(cluster_agree(st, err));
+    if (from >= 0) st = broadcast(from, *owners, n, err);
     for (size_t i = 0; st == MF_OK && i < n; i++) own[i] = (*owners)[i] >> cluster.rank & 1;
     if (st == MF_OK) st = mf_experts_own(model, own, n, err);
+    return cluster_agree(st, err);
+}
+
+mf_status cluster_share(mf_model *model, mf_status st, uint64_t **owners, mf_error *err) {
+    size_t n = (size_t)cluster.hello->n_layers * (size_t)cluster.hello->n_experts;
+    bool *own = malloc(n);
+    *owners = NULL;
+    st = share(model, st, own, n, owners, err);
     free(own);
-    st = cluster_agree(st, err);
     if (st == MF_OK) return MF_OK;
-    free(*owners);
+    if (!cluster.lost) free(*owners); /* otherwise MPI may still use it */
     *owners = NULL;
     return st;
 }

@@ -7,8 +7,12 @@
  *
  * Rows and pairs are n_hidden values each in the request's format (pack.c).
  *
- * A hint has wire_request and ids [n_wanted], the end wire_request alone; neither is answered. All ranks are of one
- * kind of machine (the handshake sees to that), so numbers lie as they do in memory. */
+ * A hint has wire_request and ids [n_wanted], and is not answered; the end has wire_request alone, and the answer
+ * wire_reply alone. All ranks are of one kind of machine (the handshake sees to that), so numbers lie as they do in
+ * memory.
+ *
+ * Before that, all ranks take the same steps, and whatever fails on one of them is told to the others in the next:
+ * nobody waits for a rank that has given up. What is needed to say so is not allocated. */
 #ifndef MOEFLUX_CLUSTER_WIRE_H
 #define MOEFLUX_CLUSTER_WIRE_H
 
@@ -17,11 +21,16 @@
 #include "cluster.h"
 #include "placement.h"
 
-#define WIRE_VERSION 2 /* of all that this file describes */
+#define WIRE_VERSION 3 /* of all that this file describes */
 #define WIRE_MAGIC 0x4D464352u
 #define WIRE_TAG_REQUEST 1
 #define WIRE_TAG_REPLY 2
+#define WIRE_TAG_HERE 3  /* a byte before the handshake: this rank has come so far */
+#define WIRE_TAG_STATE 4 /* wire_state to rank 0, and back */
+#define WIRE_TAG_SHARE 5 /* owners, by way of rank 0 */
 #define WIRE_MAX_RANKS PLACEMENT_RANKS
+#define WIRE_SHORT 32768                   /* bytes of a message that travels without its receiver's help, mostly */
+#define WIRE_MPI_BYTES ((int64_t)16 << 20) /* MPI's own code and buffers; Open MPI 4.1 took 10 MB */
 
 typedef enum wire_kind { WIRE_WORK = 1, WIRE_HINT, WIRE_END } wire_kind;
 
@@ -47,6 +56,12 @@ typedef struct wire_reply {
     int64_t n_pairs;
     wire_stats stats; /* since the start */
 } wire_reply;
+
+/* How something went. */
+typedef struct wire_state {
+    int32_t status, zero;
+    char text[MF_ERROR_TEXT];
+} wire_state;
 
 /* What the ranks tell each other before they begin. */
 typedef struct wire_hello {
@@ -75,15 +90,18 @@ _Static_assert(sizeof(wire_hello) == 2048, "the same in all versions");
 /* The job as one rank sees it. */
 typedef struct cluster_job {
     int rank, size;
-    bool takes_part; /* the command evaluates */
-    bool started;    /* MPI was */
-    bool met;        /* the handshake is over ... */
-    bool fits;       /* ... and all can begin */
-    double stall_limit;
-    const char *placement; /* --placement, or NULL */
+    bool takes_part;                /* the command evaluates */
+    bool started;                   /* MPI was */
+    bool met;                       /* the handshake is over ... */
+    bool fits;                      /* ... and all can begin */
+    bool lost;                      /* a rank does not answer: only MPI_Abort ends the job */
+    double stall_limit, meet_limit; /* seconds for an answer, and for opening the model */
+    const char *placement;          /* --placement, or NULL */
     wire_format wire;
     bool mixed;
-    wire_hello *hello; /* [size] */
+    wire_hello hello[WIRE_MAX_RANKS];
+    bool alone;                /* no other rank is on this machine */
+    bool seen[WIRE_MAX_RANKS]; /* its process is one of this machine, as far as rank 0 can see */
 } cluster_job;
 extern cluster_job cluster;
 
@@ -92,18 +110,25 @@ mf_status cluster_start(mf_error *err);
 /* Tells the others what this rank has (model NULL: nothing, for the reason in `why`) and learns what they have. An
  * error where they do not fit together, the same sentence on all ranks. */
 mf_status cluster_meet(mf_model *model, const char *dir, const mf_error *why, mf_error *err);
-/* Waits without taking a processor from those that compute; false: not within the limit (seconds; 0: none). */
-bool cluster_wait(MPI_Request *request, MPI_Status *status, double limit);
+/* Waits without taking a processor from those that compute, at most so long (seconds; 0: no limit). */
+typedef enum cluster_waited { CLUSTER_DONE, CLUSTER_LATE, CLUSTER_FAILED } cluster_waited;
+cluster_waited cluster_wait(MPI_Request *request, MPI_Status *status, double limit);
+bool cluster_has_ended(int rank);  /* a rank of this machine; of others mpirun hears first */
+void cluster_nap(void);            /* about as short as can be */
 void cluster_pause(double waited); /* between two looks: the longer it took, the longer */
 
+/* Sends to a rank or receives from it while the experts are shared out. Rank 0 waits for others within the limit and
+ * names the one that does not answer; others wait for rank 0, of which mpirun hears when it ends. */
+mf_status cluster_exchange(int rank, int tag, bool send, void *data, size_t size, mf_error *err);
 /* How something went on all ranks, which all call it: the first failure, the same sentence everywhere. */
 mf_status cluster_agree(mf_status st, mf_error *err);
 void cluster_mute(bool on); /* standard error, until the ranks have met */
 
 /* ---- share.c: which ranks have which experts ---- */
 /* The owners [n_layers][n_experts] of this job, malloc'd, after the handshake: as the ranks' shards have them, as rank
- * 0's --placement makes them, or by a hash. Tells the model which experts are this rank's. All ranks call it. */
-mf_status cluster_share(mf_model *model, uint64_t **owners, mf_error *err);
+ * 0's --placement makes them, or by a hash. Tells the model which experts are this rank's. All ranks call it; st is how
+ * this one has fared so far (err says why), and is told to the others. */
+mf_status cluster_share(mf_model *model, mf_status st, uint64_t **owners, mf_error *err);
 
 /* ---- pack.c: values on the wire ---- */
 size_t wire_row_bytes(wire_format format, int n);
