@@ -272,10 +272,10 @@ fi
 
 # ---- ranks that are lost
 # lost NAME COMMAND [N]: a long run of two ranks, or 1 + N, in the middle of which the command is evaluated; $second are the
-# processes of the others.
+# processes of the others. $stall: the limit; a busy machine may hold up a rank that is well for a second.
 lost() {
     rm -f second "$1.err"
-    ranks "$1" "1 $moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1 --stall-limit 1" "${3:-1} sh second.sh" &
+    ranks "$1" "1 $moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1 --stall-limit $stall" "${3:-1} sh second.sh" &
     pid=$!
     for _ in $(seq 600); do
         if grep -q 'ranks share' "$1.err" 2>/dev/null; then break; fi
@@ -350,6 +350,7 @@ idle() {
     took "$1"
     gone "$1"
 }
+stall=15
 printf 'echo $$ >first\nexec %s "$@"\n' "$once" >first.sh
 second_is() { # COMMAND
     printf 'echo $$ >>second\nexec %s "$@"\n' "$1" >second.sh
@@ -361,7 +362,9 @@ for turn in $(seq "$turns"); do
     cp -r two-1 cut
     if [ -z "$short" ]; then
         second_is "$moeflux bench cut --prefill 0 --decode 300 --repeat 50 --threads 1"
+        stall=1
         lost stalled 'kill -s STOP $second'
+        stall=15
         says stalled 'rank 1 on .* has not answered for 1 s (layer '
         gone stalled
         lost killed 'kill -s KILL $second'
@@ -377,7 +380,9 @@ for turn in $(seq "$turns"); do
         says model 'rank 2 on .* has another model'
         if [ "$only" = load ]; then continue; fi
         second_is "$moeflux bench $stories --prefill 0 --decode 300 --repeat 50 --threads 1"
+        stall=1
         lost both 'kill -s STOP $second' 2
+        stall=15
         says both 'rank [12] on .* has not answered for 1 s (layer '
         gone both
         second_is "$moeflux chat $stories --stall-limit 1 --threads 1"
@@ -386,7 +391,8 @@ for turn in $(seq "$turns"); do
         idle idle-killed KILL
         [ "$(cat idle-killed.code)" -ne 124 ] && good idle-killed || bad idle-killed idle-killed
         second_is "$once"
-        for after in 0 0.$(od -A n -N 2 -t u2 /dev/urandom | awk '{ printf("%03d", $1 % 700) }'); do
+        # Moments by chance, and mpirun's own faults: not where a failure is to mean something (TURNS 1).
+        [ "$turns" -gt 1 ] && for after in 0 0.$(od -A n -N 2 -t u2 /dev/urandom | awk '{ printf("%03d", $1 % 700) }'); do
             early stopped-early STOP $after
             early killed-early KILL $after
         done
