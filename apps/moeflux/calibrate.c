@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "convert/convert.h"
 #include "documents.h"
+#include "engine/experts.h"
 #include "progress.h"
 #include "text/tokenizer.h"
 
@@ -109,6 +110,9 @@ static mf_status open_reader(reading *r, const char *dir, const char *folder, mf
     const mf_model_info *info = mf_model_info_get(r->model);
     if (!info->n_experts)
         return mf__fail(err, MF_E_INVALID, "the model has no routed experts that a calibration could be for");
+    uint64_t reader; /* another reader is another calibration: a conversion does not go on with it */
+    MF__TRY(mf__model_content(r->model, &reader, err));
+    mf__hash_update(&r->hash, &reader, sizeof reader);
     r->piece = info->n_ctx < PIECE ? info->n_ctx : PIECE;
     mf__sample_shape shape = {.n_layers = info->n_layers,
                               .n_experts = info->n_experts,

@@ -22,6 +22,11 @@ rm -rf again
 name="by a model that is there" && run_it 0 "$moeflux" convert source eight -q --bits 8 &&
     calibrate again --calibrate text.txt --calibrate-with eight && diff -r first again && ok
 rm -rf again
+calibration() { sed -n 's/.*"calibration": "\(.*\)".*/\1/p' "$1/conversion.json"; }
+name="by another reader: another calibration" && run_it 0 "$moeflux" convert source three -q --bits 3 &&
+    calibrate again --calibrate text.txt --calibrate-with three && [ -n "$(calibration again)" ] &&
+    [ "$(calibration again)" != "$(calibration first)" ] && ok
+rm -rf again three
 name="like its source" && run_it 0 "$moeflux" verify first --against source && has err "first is what source gives, its experts as far as" && ok
 cp -r source other && dd if=/dev/urandom of=other/model-00002-of-00002.safetensors bs=1024 seek=6000 count=900 conv=notrunc 2>/dev/null
 name="unlike another" && run_it 1 "$moeflux" verify first --against other --threads 1 && has err "layer 0, expert " "unlike what the source gives" && ok
