@@ -146,8 +146,10 @@ mf_status mf_experts_own(mf_model *m, const bool *own, size_t n, mf_error *err) 
     memcpy(mine, own, n * sizeof *mine);
     mf__model_lock(m);
     m->own = mine;
-    mf__store_own(m->store, mine);
-    mf__model_fill_stores(m);
+    if (m->store) { /* a model without experts has none */
+        mf__store_own(m->store, mine);
+        mf__model_fill_stores(m);
+    }
     mf__model_unlock(m);
     return MF_OK;
 }
