@@ -220,7 +220,7 @@ void mf_model_options_init(mf_model_options *opt);
 #define MF_MAX_EOS 8
 
 typedef struct mf_model_info {
-    const char *name;      /* the directory's last component */
+    const char *name;      /* the directory's last component; ? for what is not UTF-8 in it */
     const char *family;    /* "qwen3_5_moe" */
     const char *backend;   /* the one in use */
     int32_t n_vocab;       /* length of a row of logits */

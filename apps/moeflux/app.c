@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "text/unicode.h"
 
 #define SHIPPED "models/stories-moe"
 
@@ -83,22 +82,6 @@ static void log_line(void *user, mf_log_level level, const char *text) {
 mf_log_sink app_log(bool verbose) {
     static char yes;
     return (mf_log_sink){.write = log_line, .user = verbose ? &yes : NULL};
-}
-
-const char *app_utf8(const char *text, char *out, size_t size) {
-    size_t n = 0, bad;
-    while (*text) {
-        unsigned char c = (unsigned char)*text;
-        size_t len = c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-        bool whole = strnlen(text, len) == len && mf__utf8_valid(text, len, &bad);
-        if (!whole) len = 1;
-        if (n + len >= size) break;
-        memcpy(out + n, whole ? text : "?", len);
-        n += len;
-        text += len;
-    }
-    out[n] = '\0';
-    return out;
 }
 
 const char *app_bytes(double n, char text[APP_BYTES_TEXT]) {

@@ -136,9 +136,6 @@ mf_status app_read_stdin(size_t most, mf__strbuf *out, mf_error *err); /* all of
 #define APP_BYTES_TEXT 32
 const char *app_bytes(double n, char text[APP_BYTES_TEXT]); /* "1.77 MB"; powers of ten */
 
-/* text as JSON takes it: valid UTF-8, ? in place of what is none, whole characters that fit into `size` bytes. */
-const char *app_utf8(const char *text, char *out, size_t size);
-
 /* Flushes standard output. APP_OK also when the reader went away (a closed pipe is no failure of ours). */
 int app_finish_output(int code);
 bool app_output_closed(void); /* standard output does not take bytes any more */

@@ -14,6 +14,7 @@
 #include "engine/experts.h"
 #include "progress.h"
 #include "text/tokenizer.h"
+#include "text/utf8.h"
 
 #define PIECE 1024     /* tokens that are read from an empty context */
 #define MIN_TOKENS 256 /* fewer say nothing */
@@ -229,7 +230,7 @@ mf_status calibrate(const char *src, const char *dst, const calibrate_options *o
         return st;
     }
     mf__hash_text(mf__hash_digest(&r.hash), digits);
-    snprintf(name, CALIBRATE_NAME, "%s (%.16s)", app_utf8(last_name(opt->text), file, sizeof file), digits);
+    snprintf(name, CALIBRATE_NAME, "%s (%.16s)", mf__utf8_clean(last_name(opt->text), file, sizeof file), digits);
     *out = r.sample;
     return MF_OK;
 }

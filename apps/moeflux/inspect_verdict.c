@@ -10,6 +10,7 @@
 #include "convert/outlook.h"
 #include "convert/synth.h"
 #include "models.h"
+#include "text/utf8.h"
 #include "verdict.h"
 
 #define BESIDE ((int64_t)256 << 20) /* about that much for code, rows and state of a model that is not there yet */
@@ -103,7 +104,7 @@ mf_status inspect_verdict(const inspect_subject *of, const mf__survey *s, mf_err
 
 mf_status inspect_json(const inspect_subject *of, const mf__survey *s, mf_error *err) {
     char text[MF_ERROR_TEXT];
-    json_t *o = json_pack("{s:s, s:s?, s:b}", "model", app_utf8(of->name, text, sizeof text), "family",
+    json_t *o = json_pack("{s:s, s:s?, s:b}", "model", mf__utf8_clean(of->name, text, sizeof text), "family",
                           s->known ? s->bp.config.family->name : NULL, "native", s->is_native);
     json_t *problems = json_array();
     model_sizes m;
@@ -112,7 +113,7 @@ mf_status inspect_json(const inspect_subject *of, const mf__survey *s, mf_error 
     conversion c;
     mf_status st = MF_OK;
     for (int i = 0; i < s->n_problems && i < MF_SURVEY_PROBLEMS; i++)
-        json_array_append_new(problems, json_string(app_utf8(s->problems[i].text, text, sizeof text)));
+        json_array_append_new(problems, json_string(mf__utf8_clean(s->problems[i].text, text, sizeof text)));
     json_object_set_new(o, "problems", problems);
     if (s->known && s->has_layout && !s->n_problems) {
         st = sizes_of(of, s, &m, &c, err);

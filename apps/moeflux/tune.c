@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "models.h"
 #include "options.h"
+#include "text/utf8.h"
 
 #define MAX_POINTS 128
 #define MAX_FINALISTS 6 /* settings that are tried on the whole text */
@@ -269,7 +270,7 @@ static mf_status keep(const tune *t, const tune_point *p, estimate stated, const
                    .n_tokens = t->exact.nll.n - t->parts.n_choose,
                    .ram = t->opt->model.ram};
     if (p) found.lossy = p->lossy;
-    app_utf8(slash ? slash + 1 : file, found.text, sizeof found.text);
+    mf__utf8_clean(slash ? slash + 1 : file, found.text, sizeof found.text);
     memcpy(found.model, t->exact.model, sizeof found.model);
     if (t->opt->dry) return MF_OK;
     MF__TRY(tuned_write(t->dir, &found, err));

@@ -7,6 +7,7 @@
 #include "engine/internal.h"
 #include "engine/lossy.h"
 #include "model/native_config.h"
+#include "text/utf8.h"
 
 #define DEFAULT_CACHE_DISK ((int64_t)8 << 30)
 #define MAX_THREADS 1024
@@ -190,6 +191,7 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
     const char *slash = strrchr(m->native.dir, '/');
     char *name = mf__arena_strdup(&m->arena, slash ? slash + 1 : m->native.dir);
     if (!name) return mf__fail(err, MF_E_NOMEM, "no memory for the model's name");
+    mf__utf8_clean(name, name, strlen(name) + 1); /* it will be said in JSON */
     int32_t trained = m->info.n_experts_trained, ctx_trained = m->info.n_ctx_trained;
     m->info = (mf_model_info){.name = name,
                               .family = c->family->name,

@@ -6,6 +6,7 @@
 #define MF_TEXT_UNICODE_H
 
 #include "base/status.h"
+#include "text/utf8.h"
 
 #define MF__UNICODE_END 0x110000u
 
@@ -50,18 +51,5 @@ bool mf__uset_has(const mf__uset *set, uint32_t c);
 mf_status mf__uset_add_property(mf__uset *set, const char *name, size_t n, bool *found, mf_error *err);
 
 bool mf__ranges_have(const mf__range *ranges, int n, uint32_t c); /* binary search */
-
-/* UTF-8. valid: false, with the offset of the first bad byte, for what RFC 3629 forbids. decode: text is valid and not
- * at its end; returns the length of the character. */
-bool mf__utf8_valid(const char *text, size_t size, size_t *bad);
-int mf__utf8_encode(uint32_t c, char out[4]);
-
-static inline int mf__utf8_decode(const char *text, uint32_t *c) {
-    const uint8_t *p = (const uint8_t *)text;
-    if (p[0] < 0x80) return *c = p[0], 1;
-    if (p[0] < 0xE0) return *c = (p[0] & 0x1Fu) << 6 | (p[1] & 0x3Fu), 2;
-    if (p[0] < 0xF0) return *c = (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu), 3;
-    return *c = (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu), 4;
-}
 
 #endif

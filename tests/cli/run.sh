@@ -121,6 +121,7 @@ run_it 0 "$moeflux" inspect "$golden/qwen3_5_moe" && has out "--preset balanced 
 # Speeds of machines that are assumed: decoding is bytes over bytes a second, times the shares in verdict.c.
 name="inspect, JSON, of a folder whose name is no UTF-8" && wild=$(printf 'st\377ries') && ln -sfn "$stories" "$wild"
 run_it 0 "$moeflux" inspect "$wild" --json && has out '"model": "st?ries"' '"decode_tok_s"' && ok
+name="bench, JSON, likewise" && run_it 0 "$moeflux" bench "$wild" --prefill 0 --decode 2 --repeat 1 --json && has out '"model": "st?ries"' && ok
 rm -f "$wild"
 a3b="inspect --shape a3b --json --assume memory=60G,threads=8,cpu=avx2"
 figure() { sed -n "s/^ *\"$1\": \([0-9.e+-]*\),*\$/\1/p" out; } # of a key of the object in ./out
