@@ -236,6 +236,7 @@ static void test_own_are_read(void **state) {
     mf_model_close(w);
     if (small || strcmp(any_backend, "cpu")) skip();
     assert_int_equal(mf_model_open(*state, &opt, &w, NULL), MF_OK);
+    info = mf_model_info_get(w);
     bool *own = calloc(n, sizeof *own);
     assert_non_null(own);
     for (size_t i = 0; i < n; i += 2) own[i] = true;
