@@ -4,7 +4,8 @@
 # for bit; memory is what --ram says; ranks that do not fit together, end, stall, run out of memory, send nonsense or have
 # a damaged file are named, and nothing hangs. Exit code 77 where there is no MPI. SHORT=1: a part of it, for sanitizers;
 # PRELOAD: a library for the ranks, to go with them. TURNS (1): ranks are lost so often, and how long it took to say so is
-# told; ONLY=lost: nothing but that; ONLY=load: killed and stalled under load and another model, and nothing else.
+# told; with more than one, more kinds of nonsense are tried, and moments by chance. ONLY=lost: nothing but lost ranks;
+# ONLY=load: killed and stalled under load and another model, and nothing else.
 set -u
 export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
 moeflux=$1 stories=$2 checkpoint=$3 work=$4 other_rank=$5 wrong_rank=$6 most_memory=$7
@@ -216,26 +217,29 @@ wrong() {
 }
 if [ -z "$only" ]; then
     all="many-rows no-rows minus-rows more-pairs many-pairs format expert wanted tiny-request cut-request decode layer kind"
+    [ "$turns" -gt 1 ] || all="many-rows minus-rows more-pairs expert cut-request layer kind"
     [ -z "$short" ] || all="many-rows more-pairs expert tiny-request kind"
     for how in $all; do
         wrong "request-$how" 0 "WRONG=$how" 'rank 1 on .* failed: \|rank 1 on .* cannot be reached'
     done
     all="magic seq fewer-pairs cut-reply tiny-reply empty-reply long-reply no-text"
+    [ "$turns" -gt 1 ] || all="magic fewer-pairs cut-reply long-reply no-text"
     [ -z "$short" ] || all="tiny-reply long-reply no-text"
     for how in $all; do wrong "reply-$how" 1 "WRONG=$how" 'rank 1 on .* \(gave an answer\|failed: \|cannot be reached\)'; done
     wrong work-as-end 0 WRONG=work-as-end 'rank 1 on .* \(failed\|has ended\|has not answered\)'
 fi
 if [ -n "$whole" ]; then
     for rank in 0 1; do
-        refused=0
-        for n in 1 2 3 4 5 6 7 8; do
+        refused=0 places="1 2 4 6"
+        [ "$turns" -gt 1 ] && places="1 2 3 4 5 6 7 8"
+        for n in $places; do
             wrong "refused-$rank-$n" $rank REFUSE=$n "" "--placement routes"
             code=$(cat "refused-$rank-$n.code")
             if [ "$code" -eq 0 ]; then continue; fi
             refused=$((refused + 1))
             grep -q 'moeflux: .*no memory' "refused-$rank-$n.err" && [ "$code" -eq 1 ] || bad "no memory on rank $rank, $n: $code" "refused-$rank-$n"
         done
-        if [ "$refused" -gt 2 ]; then good "rank $rank has no memory, $refused of 8 places"; else bad "rank $rank had memory" x; fi
+        if [ "$refused" -gt 1 ]; then good "rank $rank has no memory, $refused of the places $places"; else bad "rank $rank had memory" x; fi
     done
     ranks too-little "1 $once --ram 300M --chunk 4096" "1 $once --ram 60M --chunk 4096"
     says too-little 'rank 1 on .*: no memory for requests of .* rows'
