@@ -1,9 +1,9 @@
 /* The cuda backend: private structures, shared by the host (C) and the kernels' files (CUDA C++ behind C functions).
  *
  * Host: cuda.c (memory, lists, replay), emit.c (a list of runs becomes launches), fuse.c (patterns become fused ones),
- * reach.c (experts in the host's memory). Kernels,
- * one file per family, each with the functions that launch them: rows.cu, few.cu, mixture.cu and experts.cu (products
- * of a few rows), tiles.cu (of many), attention.cu, flash.cu, mla.cu, delta.cu, route.cu.
+ * reach.c (experts in the host's memory). Kernels, one file per family, each with the functions that launch them:
+ * rows.cu, few.cu, mixture.cu and experts.cu (products of a few rows), tiles.cu (of many, grouped by sort.cu),
+ * attention.cu, narrow.cu and flash.cu (few and many rows over f16), mla.cu, delta.cu, route.cu, fused.cu.
  *
  * Everything that changes between equal lists (positions, pages, states) is in a table in device memory that is
  * uploaded before the launches: they can be replayed as a CUDA graph.
