@@ -250,6 +250,18 @@ static int64_t held_up(void *user, int64_t n) {
     return n;
 }
 
+/* All experts of the turn that has begun, as they come. */
+static void take_the_rest(mf__turn *t) {
+    int32_t got[64];
+    const void *blobs[64];
+    int n_got = 1;
+    while (n_got) {
+        assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
+        mf__turn_done(t, got, n_got);
+    }
+    mf__turn_end(t);
+}
+
 static int guesses_under_way(mf__store *s) {
     pthread_mutex_lock(&s->lock);
     int n = s->in_flight[1];
@@ -272,9 +284,7 @@ static void sure_guesses_follow_demands(void **state) {
         c.fault_user = &hold;
         mf__store *s = open_store(&c);
         mf__turn *t = new_turn(s);
-        int32_t ids[3] = {1, 2, 3}, said[8] = {4, 5, 6, 7, 8, 9, 10, 11}, got[3];
-        const void *blobs[3];
-        int n_got = 1;
+        int32_t ids[3] = {1, 2, 3}, said[8] = {4, 5, 6, 7, 8, 9, 10, 11};
         s->tracks[MF_PREDICT_EARLY].sure = sure;
         assert_int_equal(mf__turn_begin(t, 0, ids, NULL, 3, 1, NULL), MF_OK);
         mf__store_hint(s, MF_PREDICT_EARLY, 1, said, 8);
@@ -283,11 +293,7 @@ static void sure_guesses_follow_demands(void **state) {
         assert_int_equal(guesses_under_way(s), sure ? 5 : 0); /* all of the depth that the demands leave */
         check(s);
         atomic_store(&hold, 0);
-        while (n_got) {
-            assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
-            mf__turn_done(t, got, n_got);
-        }
-        mf__turn_end(t);
+        take_the_rest(t);
         wait_idle(s);
         turn_all(t, &f, 1, said, 8);
         mf_stats st;
@@ -314,9 +320,7 @@ static void the_later_router_knows_better(void **state) {
     c.fault_user = &hold;
     mf__store *s = open_store(&c);
     mf__turn *t = new_turn(s);
-    int32_t early[4] = {0, 1, 2, 3}, later[2] = {3, 8}, got[2];
-    const void *blobs[2];
-    int n_got = 1;
+    int32_t early[4] = {0, 1, 2, 3}, later[2] = {3, 8};
     mf_stats st;
     mf__store_hint(s, MF_PREDICT_EARLY, 1, early, 4);
     for (int i = 0; guesses_under_way(s) < 1 && i < 60000; i++) usleep(1000); /* one at a time: it is not sure */
@@ -324,11 +328,7 @@ static void the_later_router_knows_better(void **state) {
     assert_int_equal(mf__turn_begin(t, 1, later, NULL, 2, 1, NULL), MF_OK);
     usleep(5000);
     atomic_store(&hold, 0);
-    while (n_got) {
-        assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
-        mf__turn_done(t, got, n_got);
-    }
-    mf__turn_end(t);
+    take_the_rest(t);
     wait_idle(s);
     mf__store_stats_get(s, &st);
     assert_int_equal(st.predictors[MF_PREDICTOR_EARLY_ROUTER].read, 1); /* expert 0; 1, 2 and 3 were dropped */
@@ -341,11 +341,7 @@ static void the_later_router_knows_better(void **state) {
     for (int i = 0; guesses_under_way(s) < 1 && i < 60000; i++) usleep(1000);
     assert_int_equal(mf__turn_begin(t, 2, early, NULL, 1, 1, NULL), MF_OK);
     atomic_store(&hold, 0);
-    for (n_got = 1; n_got;) {
-        assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
-        mf__turn_done(t, got, n_got);
-    }
-    mf__turn_end(t);
+    take_the_rest(t);
     int64_t before = st.stall_ns;
     mf__store_stats_get(s, &st);
     assert_int_equal(st.predictors[MF_PREDICTOR_EARLY_ROUTER].late, 1);
@@ -356,17 +352,6 @@ static void the_later_router_knows_better(void **state) {
 }
 
 /* ---- stores beside each other ---- */
-
-static void take_the_rest(mf__turn *t) {
-    int32_t got[8];
-    const void *blobs[8];
-    int n_got = 1;
-    while (n_got) {
-        assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
-        mf__turn_done(t, got, n_got);
-    }
-    mf__turn_end(t);
-}
 
 /* Two stores on one drive have as many reads under way as one; guesses of either wait for demands of both; and the time
  * in which the drive was busy is counted once. */
@@ -518,15 +503,8 @@ static void the_logical_cache_knows_turns_alone(void **state) {
 
 /* One turn of rows that decode beside rows of prompts. */
 static void turn_of_rows(mf__turn *t, int layer, const int32_t *ids, const int32_t *counts, int n, int n_tokens) {
-    int32_t got[64];
-    const void *blobs[64];
-    int n_got = 1;
     assert_int_equal(mf__turn_begin(t, layer, ids, counts, n, n_tokens, NULL), MF_OK);
-    while (n_got) {
-        assert_int_equal(mf__turn_next(t, got, blobs, &n_got, NULL), MF_OK);
-        mf__turn_done(t, got, n_got);
-    }
-    mf__turn_end(t);
+    take_the_rest(t);
 }
 
 /* The pass before foretells the next one for batches too, as far as its rows decode. */
