@@ -50,35 +50,37 @@ test('responses: an item of reasoning, put together by the client', async () => 
   await openai.responses.create({ ...ask, input: [...messages, ...final.output, { role: 'user', content: 'Go on.' }] });
 });
 
+// Greedy, since a sampled answer may end where its text would begin.
+const greedy = { model, messages, temperature: 0 };
 const thinking = { type: 'enabled', budget_tokens: 8 };
 
 test('messages: a block of thinking, then one of text', async () => {
-  const r = await anthropic.messages.create({ model, max_tokens: 40, messages, thinking });
+  const r = await anthropic.messages.create({ ...greedy, max_tokens: 40, thinking });
   assert.deepEqual(r.content.map((b) => b.type), ['thinking', 'text']);
   assert.ok(r.content[0].thinking.length > 5 && r.content[1].text.length > 5);
   assert.equal(typeof r.content[0].signature, 'string');
   // and back, as clients send it
-  const back = await anthropic.messages.create({ model, max_tokens: 30, thinking, messages: [...messages, { role: 'assistant', content: r.content }, { role: 'user', content: 'Go on.' }] });
+  const back = await anthropic.messages.create({ ...greedy, max_tokens: 30, thinking, messages: [...messages, { role: 'assistant', content: r.content }, { role: 'user', content: 'Go on.' }] });
   assert.equal(back.content[0].type, 'thinking');
 });
 
 test('messages: thinking in a stream, the events in order', async () => {
-  const events = await collect(await anthropic.messages.create({ model, max_tokens: 40, messages, thinking, stream: true }));
+  const events = await collect(await anthropic.messages.create({ ...greedy, max_tokens: 40, thinking, stream: true }));
   const names = events.filter((e) => e.type !== 'ping').map((e) => (e.type === 'content_block_delta' ? e.delta.type : e.type === 'content_block_start' ? `start ${e.content_block.type}` : e.type));
   const short = names.filter((n, i) => n !== names[i - 1]);
   assert.deepEqual(short, ['message_start', 'start thinking', 'thinking_delta', 'signature_delta', 'content_block_stop', 'start text', 'text_delta', 'content_block_stop', 'message_delta', 'message_stop']);
-  const final = await anthropic.messages.stream({ model, max_tokens: 40, messages, thinking }).finalMessage();
+  const final = await anthropic.messages.stream({ ...greedy, max_tokens: 40, thinking }).finalMessage();
   assert.deepEqual(final.content.map((b) => b.type), ['thinking', 'text']);
 });
 
 test('messages: thinking disabled', async () => {
-  const r = await anthropic.messages.create({ model, max_tokens: 10, messages, thinking: { type: 'disabled' } });
+  const r = await anthropic.messages.create({ ...greedy, max_tokens: 10, thinking: { type: 'disabled' } });
   assert.deepEqual(r.content.map((b) => b.type), ['text']);
 });
 
 test('messages: a tool behind the thinking', async () => {
   const tools = [{ name: 'get_time', input_schema: { type: 'object', properties: { zone: { enum: ['UTC'] } }, required: ['zone'], additionalProperties: false } }];
-  const r = await anthropic.messages.create({ model, max_tokens: 200, messages, thinking, tools, tool_choice: { type: 'any' } });
+  const r = await anthropic.messages.create({ ...greedy, max_tokens: 200, thinking, tools, tool_choice: { type: 'any' } });
   assert.equal(r.stop_reason, 'tool_use');
   assert.equal(r.content[0].type, 'thinking');
   assert.deepEqual(r.content.at(-1).input, { zone: 'UTC' });
