@@ -144,8 +144,9 @@ typedef struct mf_elsewhere {
     void *user;
 } mf_elsewhere;
 
-/* Told how far opening is while it reads weights into memory, which takes seconds where they are large: bytes so far, of
- * all. On the calling thread; no function of this header may be called from it. */
+/* Told how far opening is while it reads weights into the host's memory, which takes seconds where they are large: bytes
+ * so far, of all. A backend with memory of its own takes them there without a word. On the calling thread; no function
+ * of this header may be called from it. */
 typedef struct mf_open_sink {
     void (*fn)(void *user, int64_t done, int64_t total); /* NULL: nobody asks */
     void *user;
@@ -164,7 +165,7 @@ typedef struct mf_lossy {
                      * one's; its share is that of its own score. 0: none does */
     double sure;    /* ... but not of one that has at least this share: there the router is sure; 0: of any */
     double tail;    /* ... nor of one that has at least so many times the share of its layer's last choice, on average
-                     * over the tokens decoded before: how flat shares are differs from layer to layer; 0: of any */
+                     * over the tokens decoded so far: how flat shares are differs from layer to layer; 0: of any */
     double skip;    /* experts with a share below this are left out, and the others' shares grow; 0: none */
     double small;   /* those with a share below this are served from the small copies (convert --also); above 1: all */
     double promote; /* none of these with experts that the policy expects the next token to want with at least this
@@ -190,7 +191,8 @@ typedef struct mf_model_options {
                          * not with OFF */
     int n_io_threads;   /* reads at a time; 0: chosen */
     const char *policy; /* which experts stay in memory: "horizons" (NULL), "lfu", "lru" */
-    int most_experts;   /* held in memory at most, however much there is, to measure with less; 0: as many as fit */
+    int most_experts;   /* held in the host's memory at most, however much there is, to measure with less; 0: as many as
+                         * fit. Of mapped experts (io MMAP) the system holds what it likes */
     const char *const *experts_dirs; /* directories with layer_NN.bin, read side by side; NULL: the model's own */
     int n_experts_dirs;
     const char *cache_dir; /* remembers how fast drives are; NULL: measured at every open that needs it */

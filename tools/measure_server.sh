@@ -43,6 +43,13 @@ start_ours() {
         sleep 0.1
     done
     wait_for "$url" /health
+    before= now=none # until what fits is in memory
+    while [ "$now" != "$before" ]; do
+        sleep 2
+        before=$now
+        now=$(node -e 'fetch(process.argv[1]).then(async (r) => console.log((await r.text()).match(/^moeflux_expert_prefetched_bytes_total .*/m)[0]))' \
+            "$url/metrics")
+    done
 }
 
 start_theirs() {

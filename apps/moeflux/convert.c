@@ -40,8 +40,10 @@ static int convert(const char *src, const char *dst, mf__convert_options *opt, c
     mf_status st = MF_OK;
     if (by->text) {
         mf__outlook look; /* what is wrong with the plan is said before the long way */
-        opt->calibration = by->text;
-        if (target > 0) opt->expert_bits = 4; /* any: which ones, the calibration says */
+        if (target > 0)
+            opt->expert_bits = 4; /* any: which ones, the calibration says */
+        else
+            opt->calibration = by->text;
         st = mf__outlook_make(src, opt, &look, &err);
         if (st == MF_OK) st = calibrate(src, dst, by, &sample, name, &err);
         opt->sample = sample;

@@ -223,7 +223,8 @@ static mf_status check_options(const app_model_options *o, mf_error *err) {
     } inert[] = {{"direct on", o->direct == MF_SWITCH_ON},
                  {"prefetch on", o->prefetch == MF_SWITCH_ON},
                  {"io-threads", o->io_threads != 0},
-                 {"policy", o->policy_given}};
+                 {"policy", o->policy_given},
+                 {"most-experts", o->most_experts != 0}};
     for (size_t i = 0; i < MF__COUNT(inert); i++)
         if (inert[i].given)
             app_say("warning: --%s does nothing with --io mmap: the system reads mapped experts", inert[i].name);

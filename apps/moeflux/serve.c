@@ -193,6 +193,12 @@ static void fill_options(const serve_options *o, const char *dir, server_options
     raise_descriptors(so);
 }
 
+/* Where all experts fit they are read as soon as there is a session, so that the first request does not wait for them. */
+static void read_ahead(mf_model *model) {
+    mf_session *session = NULL;
+    if (mf_session_create(model, NULL, &session, NULL) == MF_OK) mf_session_free(session);
+}
+
 static mf_status serve(serve_options *o, const char *dir, mf_error *err) {
     mf_model *model = NULL;
     mf_text *text = NULL;
@@ -213,6 +219,7 @@ static mf_status serve(serve_options *o, const char *dir, mf_error *err) {
         if (so.experts) experts_shape(so.experts, mf_model_info_get(model));
         so.text = text;
         so.model_id = o->name ? o->name : mf_model_info_get(model)->name;
+        read_ahead(model);
         st = run(o, &so, fd, err);
     } else if (fd >= 0) {
         close(fd);

@@ -239,16 +239,32 @@ static mf_status gpt_oss(const reader *r, mf_error *err) {
 
 /* ---- architectures that came later ---- */
 
+static int64_t n_layers(const reader *r) {
+    int64_t n = json_integer_value(json_object_get(r->out, "num_hidden_layers"));
+    return n < LAYERS ? n : LAYERS;
+}
+
+/* Under key a word for every layer: which of the two. */
+static void put_layers(const reader *r, const char *key, const bool which[LAYERS], const char *yes, const char *no) {
+    json_t *words = json_array();
+    for (int64_t l = 0; l < n_layers(r); l++) json_array_append_new(words, json_string(which[l] ? yes : no));
+    json_object_set_new(r->out, key, words);
+}
+
+/* Layers that have a tensor "blk.N.TENSOR". */
+static void find_layers(const reader *r, const char *tensor, bool out[LAYERS]) {
+    for (int64_t l = 0; l < n_layers(r); l++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%" PRId64 ".%s", l, tensor);
+        out[l] = has_tensor(r, name);
+    }
+}
+
 /* Which layers have no experts is told by their tensors. */
 static void dense_layers(const reader *r) {
-    int64_t n = json_integer_value(json_object_get(r->out, "num_hidden_layers"));
-    json_t *types = json_array();
-    for (int64_t l = 0; l < n && l < LAYERS; l++) {
-        char name[48];
-        snprintf(name, sizeof name, "blk.%" PRId64 ".ffn_gate_inp.weight", l);
-        json_array_append_new(types, json_string(has_tensor(r, name) ? "sparse" : "dense"));
-    }
-    json_object_set_new(r->out, "mlp_layer_types", types);
+    bool sparse[LAYERS] = {false};
+    find_layers(r, "ffn_gate_inp.weight", sparse);
+    put_layers(r, "mlp_layer_types", sparse, "sparse", "dense");
     if (find(r, "feed_forward_length")) put(r, "intermediate_size", get(r, "feed_forward_length", 0));
 }
 
@@ -336,7 +352,7 @@ static mf_status indexed(const reader *r, mf_error *err) {
     MF__TRY(copy(r, "index_topk", "attention.indexer.top_k", err));
     if (!json_is_array(types)) return MF_OK;
     json_t *named = json_array();
-    for (int64_t l = 0; l < json_integer_value(json_object_get(r->out, "num_hidden_layers")) && l < LAYERS; l++) {
+    for (int64_t l = 0; l < n_layers(r); l++) {
         const json_t *v = json_array_get(types, (size_t)l);
         json_array_append_new(named, json_string(json_is_true(v) || json_integer_value(v) ? "full" : "shared"));
     }
@@ -367,7 +383,7 @@ static void limit(const reader *r, double usual) {
 static mf_status minimax_m3(const reader *r, mf_error *err) {
     MF__TRY(plain(r, err));
     MF__TRY(wanted_gate(r, 2, "sigmoid", err));
-    json_t *types = json_array();
+    bool sparse[LAYERS] = {false};
     put_bool(r, "zero_centred_norms", false); /* 1 is added already */
     limit(r, 7);
     put(r, "rotary_dim", get(r, "rope.dimension_count", 64));
@@ -380,28 +396,22 @@ static mf_status minimax_m3(const reader *r, mf_error *err) {
     put(r, "dense_intermediate_size", get(r, "feed_forward_length", 0));
     put(r, "intermediate_size", get(r, "expert_feed_forward_length", 0));
     put(r, "shared_intermediate_size", get(r, "expert_feed_forward_length", 0) * get(r, "expert_shared_count", 1));
-    for (int64_t l = 0; l < json_integer_value(json_object_get(r->out, "num_hidden_layers")) && l < LAYERS; l++) {
-        char name[48];
-        snprintf(name, sizeof name, "blk.%" PRId64 ".indexer.q_proj.weight", l);
-        json_array_append_new(types, json_string(has_tensor(r, name) ? "minimax_m3_sparse" : "full_attention"));
-    }
-    json_object_set_new(r->out, "layer_types", types);
+    find_layers(r, "indexer.q_proj.weight", sparse);
+    put_layers(r, "layer_types", sparse, "minimax_m3_sparse", "full_attention");
     return MF_OK;
 }
 
 /* Windows by attention.sliding_window_pattern, and in each of the two kinds of layers the number of key/value heads. */
 static mf_status windows(const reader *r, int64_t *full_kv, int64_t *sliding_kv, mf_error *err) {
     const json_t *pattern = find(r, "attention.sliding_window_pattern"), *kv = find(r, "attention.head_count_kv");
-    int64_t n = json_integer_value(json_object_get(r->out, "num_hidden_layers"));
-    json_t *types = json_array();
+    bool sliding[LAYERS] = {false};
     *full_kv = *sliding_kv = get(r, "attention.head_count_kv", 1);
-    for (int64_t l = 0; l < n && l < LAYERS; l++) {
+    for (int64_t l = 0; l < n_layers(r); l++) {
         const json_t *p = json_array_get(pattern, (size_t)l), *v = json_array_get(kv, (size_t)l);
-        bool sliding = json_is_true(p) || json_integer_value(p);
-        if (v) *(sliding ? sliding_kv : full_kv) = json_integer_value(v);
-        json_array_append_new(types, json_string(sliding ? "sliding_attention" : "full_attention"));
+        sliding[l] = json_is_true(p) || json_integer_value(p);
+        if (v) *(sliding[l] ? sliding_kv : full_kv) = json_integer_value(v);
     }
-    json_object_set_new(r->out, "layer_types", types);
+    put_layers(r, "layer_types", sliding, "sliding_attention", "full_attention");
     if (!json_is_array(pattern))
         return mf__fail(err, MF_E_FORMAT, "the metadata has no list %s.attention.sliding_window_pattern", r->arch);
     return copy(r, "sliding_window", "attention.sliding_window", err);

@@ -266,6 +266,7 @@ bool mf__plan_layer_has_experts(const mf__plan *p, int layer) {
 
 typedef struct width {
     int bits, group;
+    bool must; /* nothing else will do: not what the source has, where rows do not split into groups */
 } width;
 
 /* GGUF files give some layers more bits than others; where those are kept, all layers get what the widest has. */
@@ -300,9 +301,10 @@ static mf_status plan_layout(const mf__plan *p, int layer, const width of[MF_PAR
         layout->part[i].block_rows = dst.block_rows;
         layout->part[i].scale_type = dst.scale_type;
         layout->part[i].has_bias = p->bp.config.has.expert_bias;
-        if ((of[i].bits == 2 || p->opt->part_bits[i]) && dst.type != MF_TYPE_AFFINE)
+        if (of[i].must && (dst.type != MF_TYPE_AFFINE || dst.bits != of[i].bits))
             return mf__fail(err, MF_E_UNSUPPORTED,
-                            "experts' %s with rows of %lld does not split into groups of %d for %d bits",
+                            "experts' %s with rows of %lld does not split into groups of %d for %d bits; smaller ones "
+                            "(--group) may do",
                             mf__expert_part_name((mf__expert_part)i), (long long)dst.n_cols, of[i].group, of[i].bits);
     }
     MF__TRY(widen(p, layer, of, layout, err));
@@ -331,13 +333,15 @@ static mf_status survey_expert(mf__plan *p, int layer, int expert, int64_t *room
     return MF_OK;
 }
 
-/* A calibration that could weigh nothing is a mistake. */
+/* A calibration that could weigh nothing is a mistake: of what has no groups, or where no part changes its form. */
 static mf_status check_calibration(const mf__plan *p, int layer, mf_error *err) {
+    int n_same = 0;
     for (int i = 0; p->opt->calibration && i < MF_PART_COUNT; i++) {
         mf__source src;
         MF__TRY(mf__import_expert(&p->im, layer, 0, (mf__expert_part)i, &src, err));
         mf__tensor dst = target(&src, part_bits(p->opt, i), part_group(p->opt, i));
-        if (dst.type != MF_TYPE_AFFINE || mf__same_form(&src.stored, &dst))
+        n_same += mf__same_form(&src.stored, &dst);
+        if (dst.type != MF_TYPE_AFFINE || n_same == MF_PART_COUNT)
             return mf__fail(
                 err, MF_E_INVALID,
                 "a calibration is for experts that are quantized, and %s stays as it is (%s): give --experts "
@@ -355,8 +359,9 @@ static mf_status plan_experts(mf__plan *p, mf_error *err) {
         if (!p->has_experts) {
             width of[MF_PART_COUNT], also[MF_PART_COUNT];
             for (int i = 0; i < MF_PART_COUNT; i++) {
-                of[i] = (width){part_bits(p->opt, i), part_group(p->opt, i)};
-                also[i] = (width){p->opt->also_bits, p->opt->group};
+                int bits = part_bits(p->opt, i);
+                of[i] = (width){bits, part_group(p->opt, i), .must = bits == 2 || p->opt->part_bits[i]};
+                also[i] = (width){p->opt->also_bits, p->opt->group, .must = true};
             }
             MF__TRY(plan_layout(p, l, of, &p->layout, err));
             if (p->opt->also_bits) MF__TRY(plan_layout(p, l, also, &p->second, err));

@@ -9,14 +9,14 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/strbuf.h"
 #include "quant/half.h"
-
-#define NAME "the calibration's file"
 
 struct mf__sample {
     mf__sample_shape shape;
     int64_t n_tokens;
     int fd;
+    char *name;    /* of the file, and the way out, for errors */
     uint16_t *row; /* [n_hidden] */
     int32_t *ids;  /* [top_k] */
 };
@@ -60,8 +60,12 @@ mf_status mf__sample_create(const char *folder, const mf__sample_shape *shape, m
     s->shape = *shape;
     s->row = malloc((size_t)row_bytes(s));
     s->ids = malloc((size_t)choice_bytes(s));
+    mf__strbuf name = {0};
+    mf__strbuf_printf(&name, NULL, "a temporary file of the calibration in %s (smaller with fewer --calibrate-tokens)",
+                      folder);
+    s->name = name.data;
     s->fd = open_nameless(folder);
-    if (s->fd >= 0 && s->row && s->ids) {
+    if (s->fd >= 0 && s->name && s->row && s->ids) {
         *out = s;
         return MF_OK;
     }
@@ -75,6 +79,7 @@ mf_status mf__sample_create(const char *folder, const mf__sample_shape *shape, m
 void mf__sample_free(mf__sample *s) {
     if (!s) return;
     if (s->fd >= 0) close(s->fd);
+    free(s->name);
     free(s->row);
     free(s->ids);
     free(s);
@@ -99,7 +104,8 @@ mf_status mf__sample_rows(mf__sample *s, int layer, const float *rows, int64_t n
     MF__TRY(check_room(s, layer, n, err));
     for (int64_t t = 0; t < n; t++, rows += s->shape.n_hidden) {
         for (int64_t i = 0; i < s->shape.n_hidden; i++) s->row[i] = mf__f32_to_bf16(rows[i]);
-        MF__TRY(mf__pwrite_all(s->fd, s->row, (size_t)row_bytes(s), place(s, layer, ROWS, s->n_tokens + t), NAME, err));
+        MF__TRY(
+            mf__pwrite_all(s->fd, s->row, (size_t)row_bytes(s), place(s, layer, ROWS, s->n_tokens + t), s->name, err));
     }
     return MF_OK;
 }
@@ -113,15 +119,15 @@ mf_status mf__sample_ids(mf__sample *s, int layer, const float *ids, int64_t n, 
                 return mf__fail(err, MF_E_INVALID, "layer %d chose expert %d of %d", layer, s->ids[k],
                                 s->shape.n_experts);
         }
-        MF__TRY(
-            mf__pwrite_all(s->fd, s->ids, (size_t)choice_bytes(s), place(s, layer, IDS, s->n_tokens + t), NAME, err));
+        MF__TRY(mf__pwrite_all(s->fd, s->ids, (size_t)choice_bytes(s), place(s, layer, IDS, s->n_tokens + t), s->name,
+                               err));
     }
     return MF_OK;
 }
 
 mf_status mf__sample_shares(mf__sample *s, int layer, const float *shares, int64_t n, mf_error *err) {
     MF__TRY(check_room(s, layer, n, err));
-    return mf__pwrite_all(s->fd, shares, (size_t)(n * choice_bytes(s)), place(s, layer, SHARES, s->n_tokens), NAME,
+    return mf__pwrite_all(s->fd, shares, (size_t)(n * choice_bytes(s)), place(s, layer, SHARES, s->n_tokens), s->name,
                           err);
 }
 
@@ -132,7 +138,7 @@ void mf__sample_count(mf__sample *s, int64_t n) {
 mf_status mf__sample_layer(const mf__sample *s, int layer, uint16_t *rows, int32_t *ids, float *shares, mf_error *err) {
     int64_t n = s->n_tokens;
     if (!n) return MF_OK;
-    MF__TRY(mf__pread_all(s->fd, rows, (size_t)(n * row_bytes(s)), place(s, layer, ROWS, 0), NAME, err));
-    MF__TRY(mf__pread_all(s->fd, ids, (size_t)(n * choice_bytes(s)), place(s, layer, IDS, 0), NAME, err));
-    return mf__pread_all(s->fd, shares, (size_t)(n * choice_bytes(s)), place(s, layer, SHARES, 0), NAME, err);
+    MF__TRY(mf__pread_all(s->fd, rows, (size_t)(n * row_bytes(s)), place(s, layer, ROWS, 0), s->name, err));
+    MF__TRY(mf__pread_all(s->fd, ids, (size_t)(n * choice_bytes(s)), place(s, layer, IDS, 0), s->name, err));
+    return mf__pread_all(s->fd, shares, (size_t)(n * choice_bytes(s)), place(s, layer, SHARES, 0), s->name, err);
 }

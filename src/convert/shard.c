@@ -34,7 +34,7 @@ typedef struct job {
 } job;
 
 static mf_status no_memory(mf_error *err) {
-    return mf__fail(err, MF_E_NOMEM, "no memory to make a share of a model");
+    return mf__fail(err, MF_E_NOMEM, "no memory to make a shard of a model");
 }
 
 /* ---- what it will be --------------------------------------------------------------------------------------------- */
@@ -43,7 +43,7 @@ static mf_status open_source(const char *src, mf__native *native, mf_error *err)
     MF__TRY(mf__native_open(src, native, err));
     if (native->shard)
         return mf__fail(err, MF_E_INVALID,
-                        "%s is a share itself, of rank %d of %d: shares are made from the whole model", src,
+                        "%s is a shard itself, of rank %d of %d: shards are made from the whole model", src,
                         native->shard->rank, native->shard->n_ranks);
     if (!native->has_layout || !native->n_experts)
         return mf__fail(err, MF_E_UNSUPPORTED,
@@ -143,7 +143,7 @@ static mf_status write_file(job *j, const char *from_path, const char *path, fil
     return st;
 }
 
-/* A file of the share, complete or absent; one that an earlier run made, of `bytes` bytes that count, is kept. */
+/* A file of the shard, complete or absent; one that an earlier run made, of `bytes` bytes that count, is kept. */
 static mf_status make_file(job *j, const char *from, const char *name, fill_fn *fill, int layer, int64_t bytes,
                            mf_error *err) {
     mf__strbuf path = {0}, unfinished = {0};
@@ -278,7 +278,7 @@ static mf_status begin(job *j, mf_error *err) {
     bool same = there && !strcmp(there, work.data);
     if (st == MF_OK && there && *there && !same && !j->opt->restart)
         st = mf__fail(err, MF_E_EXISTS,
-                      "%s is the beginning of another share, or of another model: go on with that, or start over with "
+                      "%s is the beginning of another shard, or of another model: go on with that, or start over with "
                       "--restart",
                       j->partial);
     if (st == MF_OK && old && (!same || j->opt->restart)) {
@@ -300,16 +300,11 @@ static mf_status begin(job *j, mf_error *err) {
 
 static mf_status finish(job *j, mf_error *err) {
     char *record = mf__shard_text(j->what), *path = mf__path_join(j->partial, MF_SHARD_NAME);
-    char *marker = mf__path_join(j->partial, MF__MARKER_NAME);
-    mf_status st = record && path && marker ? MF_OK : no_memory(err);
+    mf_status st = record && path ? MF_OK : no_memory(err);
     if (st == MF_OK) st = mf__file_replace(path, record, strlen(record), err);
-    if (st == MF_OK) st = mf__dir_sync(j->partial, err);
-    if (st == MF_OK && rename(j->partial, j->dst)) st = mf__fail_errno(err, errno, "%s", j->dst);
+    if (st == MF_OK) st = mf__partial_publish(j->partial, j->dst, err);
+    if (st == MF_OK) st = mf__published_settle(j->dst, err);
     free(path);
-    free(marker);
-    marker = st == MF_OK ? mf__path_join(j->dst, MF__MARKER_NAME) : NULL;
-    if (marker) unlink(marker); /* it means nothing there */
-    free(marker);
     free(record);
     return st;
 }

@@ -1,4 +1,4 @@
-/* Making the share of one rank of a model (weights/shard.h). */
+/* Making the shard of one rank of a model (weights/shard.h). */
 #ifndef MF_CONVERT_SHARD_H
 #define MF_CONVERT_SHARD_H
 
@@ -11,7 +11,7 @@ typedef struct mf__shard_options {
 } mf__shard_options;
 
 typedef struct mf__shard_size {
-    int64_t n_experts, bytes;       /* of the share */
+    int64_t n_experts, bytes;       /* of the shard */
     int64_t all_experts, all_bytes; /* of the model */
 } mf__shard_size;
 
@@ -19,10 +19,10 @@ typedef struct mf__shard_size {
  */
 mf_status mf__shard_shape(const char *src, int *n_layers, int *n_experts, bool **has, mf_error *err);
 
-/* What the share in `what` (its owners cover all experts of src) will take; writes nothing. */
+/* What the shard in `what` (its owners cover all experts of src) will take; writes nothing. */
 mf_status mf__shard_measure(const char *src, const mf__shard *what, mf__shard_size *out, mf_error *err);
 
-/* Writes DST.partial and renames it to DST, which must not exist. A DST.partial of the same share of the same model is
+/* Writes DST.partial and renames it to DST, which must not exist. A DST.partial of the same shard of the same model is
  * gone on with, another one is MF_E_EXISTS with the way out. Experts are compared with the model's checksums on the
  * way, where it has any. */
 mf_status mf__shard_make(const char *src, const char *dst, const mf__shard *what, const mf__shard_options *opt,

@@ -189,6 +189,7 @@ mf_status mf__spend_bits(const char *src, double target, mf__convert_options *op
     s.opt.expert_bits = 8; /* the largest, for the room it needs */
     s.opt.group = 32;
     s.opt.also_bits = 0;
+    s.opt.calibration = NULL; /* whether it fits the widths is asked of those that are chosen */
     s.opt.scales_only = true;
     memset(s.opt.part_bits, 0, sizeof s.opt.part_bits);
     memset(s.opt.part_group, 0, sizeof s.opt.part_group);

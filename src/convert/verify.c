@@ -104,7 +104,7 @@ static mf_status list_experts(job *j, unit_kind kind, const char *key, const cha
     const json_t *set = json_object_get(json_object_get(j->native.manifest, "moeflux"), key), *hashes;
     mf__expert_layout layout;
     int n;
-    if (!set || (j->native.shard && kind == UNIT_SECOND)) return MF_OK; /* shares have no second set */
+    if (!set || (j->native.shard && kind == UNIT_SECOND)) return MF_OK; /* shards have no second set */
     MF__TRY(mf__native_experts_parse(set, &layout, &n, err));
     hashes = json_object_get(set, "xxh64");
     for (int l = 0; l < j->native.n_layers; l++) {
@@ -149,7 +149,8 @@ static mf_status list_files(job *j, mf_error *err) {
 
 static void unit_text(const unit *u, char text[320]) {
     if (u->kind == UNIT_EXPERT || u->kind == UNIT_SECOND)
-        snprintf(text, 320, "layer %d, expert %d%s", u->layer, u->expert, u->kind == UNIT_SECOND ? " (2 bits)" : "");
+        snprintf(text, 320, "layer %d, expert %d%s", u->layer, u->expert,
+                 u->kind == UNIT_SECOND ? " (small copy)" : "");
     else
         snprintf(text, 320, "%s %s", u->kind == UNIT_TENSOR ? "tensor" : "file", u->name);
 }

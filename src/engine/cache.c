@@ -120,26 +120,23 @@ static mf__frozen *find_in_memory(mf__cache *c, const int32_t *tokens, int64_t n
 
 /* ---- both ------------------------------------------------------------------------------------------------------ */
 
-mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__cache_where where,
-                         mf__frozen **out, mf_error *err) {
+void mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__cache_where where,
+                    mf__frozen **out) {
     mf__cache *c = m->cache;
     *out = NULL;
-    if (!c) return MF_OK;
+    if (!c) return;
     mf__model_lock(m);
     *out = find_in_memory(c, tokens, n, longer_than);
     mf__model_unlock(m);
-    if (!c->disk || where == MF__CACHE_MEMORY) return MF_OK;
+    if (!c->disk || where == MF__CACHE_MEMORY) return;
     mf__frozen *stored = NULL;
-    mf_status st = mf__cache_disk_find(m, c->disk, tokens, n, *out ? (*out)->length : longer_than, &stored, err);
-    if (st != MF_OK || stored) {
-        mf__frozen_drop(m, *out);
-        *out = stored;
-    }
-    if (!stored) return st;
+    mf__cache_disk_find(m, c->disk, tokens, n, *out ? (*out)->length : longer_than, &stored);
+    if (!stored) return;
+    mf__frozen_drop(m, *out);
+    *out = stored;
     mf__model_lock(m);
     put_in_memory(m, c, stored);
     mf__model_unlock(m);
-    return st;
 }
 
 mf_status mf__cache_put(mf_model *m, mf__frozen *f, mf__cache_where where, mf_error *err) {

@@ -26,8 +26,8 @@ void mf__cache_close(mf_model *m, mf__cache *cache);
 
 /* The longest state that is a prefix of tokens[0..n): *out is the caller's to free, or NULL when there is none longer
  * than `longer_than`. Damage on disk is a miss, not an error, and so is a disk that cannot be read. */
-mf_status mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__cache_where where,
-                         mf__frozen **out, mf_error *err);
+void mf__cache_find(mf_model *m, const int32_t *tokens, int64_t n, int64_t longer_than, mf__cache_where where,
+                    mf__frozen **out);
 
 /* Drops the state in memory that was not used for longest, because its memory is wanted; false: there is none. Under
  * lock; the other calls are not. */

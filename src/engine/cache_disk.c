@@ -277,30 +277,37 @@ static mf_status read_chain(mf_model *m, const mf__cache_disk *d, const item *it
     return st;
 }
 
-mf_status mf__cache_disk_find(mf_model *m, mf__cache_disk *d, const int32_t *tokens, int64_t n, int64_t longer_than,
-                              mf__frozen **out, mf_error *err) {
+/* An entry that does not fit in memory now is as good as ever: it stays, and is worth no warning. */
+static void tell_why_not(const mf_model *m, mf_status st, const mf_error *why) {
+    if (st == MF_E_NOMEM)
+        mf__log(&m->log, MF_LOG_INFO, "prompt cache: no memory for an entry: %s", why->text);
+    else
+        mf__log(&m->log, MF_LOG_WARN, "prompt cache: an entry was dropped: %s", why->text);
+}
+
+void mf__cache_disk_find(mf_model *m, mf__cache_disk *d, const int32_t *tokens, int64_t n, int64_t longer_than,
+                         mf__frozen **out) {
     listing l;
     mf_error damage;
     *out = NULL;
-    (void)err;
     mf_status st = prepare(m, d, &damage);
     if (st == MF_OK) st = list(d, &l, &damage);
     if (st != MF_OK) {
         mf__log(&m->log, MF_LOG_WARN, "prompt cache: %s", damage.text);
-        return MF_OK;
+        return;
     }
     keep_prefixes(m, &l, tokens, n);
     while (l.n && l.items[l.n - 1].length > longer_than && !*out) {
         const item *it = &l.items[--l.n];
-        if (read_chain(m, d, it, out, &damage) != MF_OK) {
-            mf__log(&m->log, MF_LOG_WARN, "prompt cache: an entry was dropped: %s", damage.text);
+        st = read_chain(m, d, it, out, &damage);
+        if (st != MF_OK) {
+            tell_why_not(m, st, &damage);
         } else if (memcmp((*out)->tokens, tokens, (size_t)it->length * sizeof *tokens)) { /* the names collide */
             mf__frozen_drop(m, *out);
             *out = NULL;
         }
     }
     free(l.items);
-    return MF_OK;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------------- */

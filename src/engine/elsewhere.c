@@ -11,11 +11,14 @@ mf_status mf__elsewhere_fetch(mf_model *m, int32_t first, int32_t n, int32_t at,
     return m->be->download(m->be, ws->away_rows + at * cols, from, n * cols * (int64_t)sizeof *from, err);
 }
 
-/* Those of ws->wanted that are not marked move together; returns how many they are. */
+/* Those of ws->wanted that are not marked move together; returns how many they are. Pairs of the others are due. */
 static int keep_own(mf__workspace *ws, int n_wanted) {
     int n = 0;
     for (int i = 0; i < n_wanted; i++) {
-        if (ws->taken[ws->wanted[i]]) continue;
+        if (ws->taken[ws->wanted[i]]) {
+            ws->n_away_due += ws->counts[i];
+            continue;
+        }
         ws->wanted[n] = ws->wanted[i];
         ws->counts[n++] = ws->counts[i];
     }
@@ -32,11 +35,14 @@ mf_status mf__elsewhere_begin(const mf__pass *pass, int layer, int32_t n_rows, i
     mf_model *m = pass->model;
     mf__workspace *ws = &m->ws;
     const mf__config *c = &m->bp.config;
-    size_t n = (size_t)*n_wanted;
+    size_t n = (size_t)*n_wanted, n_pairs = (size_t)n_rows * (size_t)c->moe.top_k;
     memcpy(ws->away_wanted, ws->wanted, n * sizeof *ws->wanted);
     memcpy(ws->away_counts, ws->counts, n * sizeof *ws->counts);
-    memcpy(ws->away_ids, ws->route_ids, (size_t)n_rows * (size_t)c->moe.top_k * sizeof *ws->away_ids);
+    memcpy(ws->away_ids, ws->route_ids, n_pairs * sizeof *ws->away_ids);
     memset(ws->taken, 0, (size_t)c->moe.n_experts * sizeof *ws->taken);
+    memset(ws->away_put, 0, n_pairs * sizeof *ws->away_put);
+    ws->n_away_pairs = (int64_t)n_pairs;
+    ws->n_away_due = 0;
     mf_experts_request r = {.layer = layer,
                             .n_rows = n_rows,
                             .n_hidden = c->n_hidden,
@@ -55,20 +61,43 @@ mf_status mf__elsewhere_begin(const mf__pass *pass, int layer, int32_t n_rows, i
     return st == MF_OK ? MF_OK : mf__elsewhere_finish(m, st, err);
 }
 
+/* A pair that nobody computes here and that was not given before. */
+static mf_status check_pair(const mf__workspace *ws, int64_t pair, const float *values, mf_error *err) {
+    if (!values || pair < 0 || pair >= ws->n_away_pairs)
+        return mf__fail(err, MF_E_INVALID, "elsewhere: pair %lld was given, expected 0 to %lld and values",
+                        (long long)pair, (long long)ws->n_away_pairs - 1);
+    if (!ws->taken[ws->away_ids[pair]])
+        return mf__fail(err, MF_E_INVALID, "elsewhere: pair %lld is of expert %d, which begin did not take",
+                        (long long)pair, ws->away_ids[pair]);
+    if (ws->away_put[pair])
+        return mf__fail(err, MF_E_INVALID, "elsewhere: pair %lld was given twice, expected once", (long long)pair);
+    return MF_OK;
+}
+
 static mf_status put(void *user, int64_t pair, const float *values, mf_error *err) {
     mf_model *m = user;
+    mf__workspace *ws = &m->ws;
+    MF__TRY(check_pair(ws, pair, values, err));
     int64_t cols = m->bp.config.n_hidden, top_k = m->bp.config.moe.top_k;
-    int64_t at = m->ws.away_row_of[pair / top_k] * top_k + pair % top_k;
-    float *to = (float *)m->ws.ports[MF_PORT_PAIRS] + at * cols;
-    return m->be->upload(m->be, to, values, cols * (int64_t)sizeof *to, err);
+    int64_t at = ws->away_row_of[pair / top_k] * top_k + pair % top_k;
+    float *to = (float *)ws->ports[MF_PORT_PAIRS] + at * cols;
+    MF__TRY(m->be->upload(m->be, to, values, cols * (int64_t)sizeof *to, err));
+    ws->away_put[pair] = true;
+    ws->n_away_due--;
+    return MF_OK;
 }
 
 mf_status mf__elsewhere_finish(mf_model *m, mf_status st, mf_error *err) {
     if (!m->away) return st;
     m->away = false;
-    if (st == MF_OK) return m->elsewhere.finish(m->elsewhere.user, put, m, err);
-    m->elsewhere.finish(m->elsewhere.user, NULL, NULL, NULL); /* the first error counts */
-    return st;
+    if (st != MF_OK) {
+        m->elsewhere.finish(m->elsewhere.user, NULL, NULL, NULL); /* the first error counts */
+        return st;
+    }
+    MF__TRY(m->elsewhere.finish(m->elsewhere.user, put, m, err));
+    if (!m->ws.n_away_due) return MF_OK;
+    return mf__fail(err, MF_E_INVALID, "elsewhere: finish left out %lld pairs of the experts that begin took",
+                    (long long)m->ws.n_away_due);
 }
 
 bool mf__elsewhere_wants_hints(const mf_model *m) {

@@ -16,7 +16,7 @@ bool mf__elsewhere_wants_hints(const mf_model *m);
 /* Passes on that ids may be wanted in a layer; those that are left for our own store move together, and are counted. */
 int mf__elsewhere_hint(mf_model *m, int layer, int32_t *ids, int n);
 
-/* Where a model is a share of one: MF_E_NOT_FOUND for an expert that is not in it. */
+/* Where a model is a shard of one: MF_E_NOT_FOUND for an expert that is not in it. */
 mf_status mf__shard_check(const mf_model *m, int layer, int32_t expert, mf_error *err);
 
 #endif

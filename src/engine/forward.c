@@ -221,8 +221,7 @@ static mf_status run_moe_whole(const mf__pass *pass, int layer, const mf__rows *
 }
 
 /* Reads start for the n_wanted experts in ws->wanted, and for those that small copies serve. */
-static mf_status begin_turns(mf_model *m, int layer, int32_t n_rows, int n_wanted, mf_error *err) {
-    mf__lossy *x = m->lossy;
+static mf_status begin_turns(mf_model *m, mf__lossy *x, int layer, int32_t n_rows, int n_wanted, mf_error *err) {
     if (x) mf__turn_used_set(m->turn, x->used, x->used_counts, x->n_used);
     MF__TRY(mf__turn_begin(m->turn, layer, m->ws.wanted, m->ws.counts, n_wanted, n_rows, err));
     mf_status st =
@@ -231,9 +230,9 @@ static mf_status begin_turns(mf_model *m, int layer, int32_t n_rows, int n_wante
     return st;
 }
 
-static void end_turns(mf_model *m) {
+static void end_turns(mf_model *m, mf__lossy *x) {
     mf__turn_end(m->turn);
-    if (m->lossy && m->lossy->turn) mf__turn_end(m->lossy->turn);
+    if (x && x->turn) mf__turn_end(x->turn);
 }
 
 /* The experts in ws->wanted, and meanwhile another graph of the layer (NULL: none) and a look at the next one's router:
@@ -241,14 +240,14 @@ static void end_turns(mf_model *m) {
 static mf_status run_turn(const mf__pass *pass, int layer, const mf__rows *rows, int n_wanted,
                           const mf__graph *meanwhile, mf_error *err) {
     mf_model *m = pass->model;
-    mf__lossy *x = m->lossy;
-    MF__TRY(begin_turns(m, layer, rows->n_rows, n_wanted, err));
-    mf_status st = m->experts_only ? MF_OK : look_ahead(pass, MF_PREDICT_EARLY, layer + 1, rows->n_rows, err);
+    mf__lossy *x = pass->experts_alone ? NULL : m->lossy; /* what was decided is of a pass before */
+    MF__TRY(begin_turns(m, x, layer, rows->n_rows, n_wanted, err));
+    mf_status st = pass->experts_alone ? MF_OK : look_ahead(pass, MF_PREDICT_EARLY, layer + 1, rows->n_rows, err);
     if (st == MF_OK) st = push_rows(pass, layer, MF_GRAPH_SHARED, meanwhile, rows, NULL, err);
     if (st == MF_OK) st = mf__run_list_submit(m, err);
     if (st == MF_OK) st = run_experts(pass, layer, rows, m->turn, &m->layout, err); /* mostly there */
     if (st == MF_OK && x && x->turn) st = run_experts(pass, layer, rows, x->turn, &x->layout, err);
-    end_turns(m);
+    end_turns(m, x);
     return st;
 }
 
@@ -433,7 +432,7 @@ static mf_status forward_held(mf__pass *pass, mf_error *err) {
 mf_status mf__forward(mf__pass *pass, mf_error *err) {
     mf_model *m = pass->model;
     mf_stats before;
-    mf__turn_stats_get(m->turn, &before);
+    mf__stats_turns(m, &before);
     mf__turn_cancel_set(m->turn, all_cancelled, pass);
     if (m->lossy && m->lossy->turn) mf__turn_cancel_set(m->lossy->turn, all_cancelled, pass);
     mf_status st = forward_held(pass, err);
@@ -447,7 +446,7 @@ mf_status mf__forward(mf__pass *pass, mf_error *err) {
 }
 
 mf_status mf__forward_experts(mf_model *m, int layer, int32_t n_rows, int n_wanted, mf_error *err) {
-    mf__pass pass = {.model = m, .n_rows = n_rows};
+    mf__pass pass = {.model = m, .n_rows = n_rows, .experts_alone = true};
     mf__rows all = {.r = {{0, n_rows}}, .n = 1, .n_rows = n_rows};
     mf_status st = run_turn(&pass, layer, &all, n_wanted, NULL, err);
     if (st == MF_OK) return MF_OK;

@@ -87,8 +87,11 @@ typedef struct mf__workspace {
     int32_t *away_row_of; /* [n_rows] where they lie in the ports */
     int32_t *away_ids;    /* [n_rows][top_k] */
     int32_t *away_wanted, *away_counts;
-    bool *taken;        /* [n_experts] */
-    int64_t away_bytes; /* of these and of messages; the host's */
+    bool *taken;          /* [n_experts] */
+    bool *away_put;       /* [n_rows][top_k] pairs that came back */
+    int64_t n_away_pairs; /* [n_rows][top_k] of the layer under way ... */
+    int64_t n_away_due;   /* ... and those that must still come back */
+    int64_t away_bytes;   /* of these and of messages; the host's */
 } mf__workspace;
 
 struct mf_model {
@@ -100,6 +103,7 @@ struct mf_model {
     bool experts_only;                        /* no resident weights, no sessions */
     int64_t message_bytes, message_row_bytes; /* of messages: once, and per row of a pass */
     bool *own;                                /* [n_layers][n_experts] that are computed here; NULL: nobody said */
+    int32_t *n_asking;                        /* [n_experts] rows of others that want each; NULL: nobody asked yet */
     mf__arena arena;                          /* names, weight sets, vectors as F32 */
     mf__native native;
     mf__blueprint bp;
@@ -109,6 +113,9 @@ struct mf_model {
     mf__backend *be;
     const mf__backend_kind *be_kind;
     mf__store_config store_config; /* of host_store, as it was opened; its files live in the arena */
+    mf__store_config small_config; /* ... of that of small copies (engine/lossy.h); bytes 0: there are none */
+    double small_part;             /* of experts_budget, for them */
+    int64_t experts_budget;        /* what experts and sessions may take of the host's memory; 0: no limit */
     mf__store *store, *host_store; /* engine/tiers.c */
     bool reaches_host;             /* the device reads experts in host_store where they are, if it must */
     pthread_mutex_t store_lock;    /* of the two pointers, for those who do not hold the model's lock */
@@ -162,6 +169,8 @@ mf_status mf__model_options_check(const mf_model_options *opt, mf_error *err);
 
 /* engine/needs.c. What n_tokens in chunks of n_chunk need; store_config has been planned. */
 mf_status mf__memory_count(const mf_model *m, int64_t n_tokens, int32_t n_chunk, mf_memory_needs *out, mf_error *err);
+/* The smallest experts_budget that leaves `beside` bytes for others than experts. */
+mf_status mf__experts_least(const mf_model *m, int64_t beside, int64_t *out, mf_error *err);
 /* MF_E_NOMEM, with what this session would need to hold n_tokens, and the ways out. */
 mf_status mf__memory_error(const mf_session *s, int64_t n_tokens, mf_error *err);
 /* Backend memory that comes out of the model's memory budget; cached prompts give way. Under lock, not in a pass. */
@@ -274,6 +283,7 @@ typedef struct mf__pass {
     int32_t n_rows;           /* in all */
     const void *const *whole; /* [n_layers][n_experts] where all experts are at hand for the whole pass; else NULL */
     uint64_t whole_version;
+    bool experts_alone; /* rows of somebody else's, of one layer: no choices at a loss, nothing to look ahead from */
 } mf__pass;
 
 /* Consecutive rows of the pass. */
@@ -292,7 +302,9 @@ typedef struct mf__rows {
 void mf__lossy_stats_add(mf__lossy *lossy, mf_stats *out);
 void mf__lossy_stats_reset(mf__lossy *lossy);
 
-/* engine/stats.c: what the turns of a pass took, into every session of it. */
+/* engine/stats.c. turns: what the model's turns took so far, those of small copies included. pass: what those of a pass
+ * took, into every session of it. */
+void mf__stats_turns(const mf_model *m, mf_stats *out);
 void mf__stats_pass(const mf__pass *pass, const mf_stats *before);
 
 /* engine/forward.c; under lock. A part that is cancelled is computed to the end with the others, and marked; the pass

@@ -21,6 +21,7 @@ typedef struct choice {
     float skipped; /* ... of those that were left out */
     int32_t left;  /* changes that are still allowed */
     float log_sum; /* of the softmax over all experts */
+    bool counts;   /* it will be done, not only foretold */
 } choice;
 
 static float score_of(const choice *c, int32_t e) {
@@ -99,7 +100,7 @@ static bool replace(choice *c, int32_t k) {
         c->x->served[other] = MF_SERVED_FULL;
     else if (!c->x->served[other])
         c->x->served[other] = MF_SERVED_SMALL;
-    c->x->n_replaced++;
+    c->x->n_replaced += c->counts;
     c->left--;
     return true;
 }
@@ -110,7 +111,7 @@ static bool skip(choice *c, int32_t k) {
     c->skipped += c->shares[k];
     c->shares[k] = 0;
     c->ids[k] = -1;
-    c->x->n_skipped++;
+    c->x->n_skipped += c->counts;
     c->left--;
     return true;
 }
@@ -150,11 +151,13 @@ static void note_last(mf__lossy *x, int layer, int32_t top_k) {
     x->last[layer] += (x->shares[top_k - 1] / total - x->last[layer]) / x->n_last[layer];
 }
 
-/* Decides about ids and x->shares of one row, whose scores are in x->scores; true if they changed. */
-static bool choose_row(const mf_model *m, int layer, int32_t *ids, int32_t *changed) {
+/* Decides about ids and x->shares of one row, whose scores are in x->scores; true if they changed. counts: into the
+ * counters. */
+static bool choose_row(const mf_model *m, int layer, int32_t *ids, int32_t *changed, bool counts) {
     mf__lossy *x = m->lossy;
     int32_t top_k = m->bp.config.moe.top_k, most = x->opt.most ? x->opt.most : INT32_MAX;
     choice c = {.m = m, .x = x, .layer = layer, .ids = ids, .shares = x->shares, .left = most - *changed};
+    c.counts = counts;
     for (int32_t k = 0; k < top_k; k++) c.total += c.shares[k];
     bool sound = c.total > 0 && c.total < FLT_MAX;
     if (x->opt.bonus > 0) c.log_sum = log_sum(x->scores, m->bp.config.moe.n_experts);
@@ -166,8 +169,8 @@ static bool choose_row(const mf_model *m, int layer, int32_t *ids, int32_t *chan
         if (x->served[ids[k]] == MF_SERVED_FULL || small_is_there(&c, k) || replace(&c, k) || skip(&c, k)) continue;
         x->served[ids[k]] = small_will_do(&c, k) ? MF_SERVED_SMALL : MF_SERVED_FULL;
     }
-    for (int32_t k = 0; k < top_k; k++) x->n_small += ids[k] >= 0 && x->served[ids[k]] == MF_SERVED_SMALL;
-    x->n_pairs += top_k;
+    for (int32_t k = 0; counts && k < top_k; k++) x->n_small += ids[k] >= 0 && x->served[ids[k]] == MF_SERVED_SMALL;
+    x->n_pairs += counts ? top_k : 0;
     if (c.left == before) return false;
     rescale(&c);
     *changed += before - c.left;
@@ -260,7 +263,7 @@ mf_status mf__lossy_choose(const mf__pass *pass, int layer, const mf__rows *rows
             if (part < 0) continue;
             MF__TRY(fetch_row(m, row, MF_PORT_ROUTE_SHARES, MF_PORT_ROUTE_SCORES, err));
             note_last(x, layer, top_k);
-            if (choose_row(m, layer, ids, &x->changed[part])) MF__TRY(store_row(m, row, ids, err));
+            if (choose_row(m, layer, ids, &x->changed[part], true)) MF__TRY(store_row(m, row, ids, err));
         }
     count_served(m, rows->n_rows);
     return MF_OK;
@@ -269,20 +272,15 @@ mf_status mf__lossy_choose(const mf__pass *pass, int layer, const mf__rows *rows
 mf_status mf__lossy_look_ahead(mf_model *m, mf__predictor who, int layer, int32_t n_rows, mf_error *err) {
     mf__lossy *x = m->lossy;
     int32_t n_experts = m->bp.config.moe.n_experts, top_k = m->bp.config.moe.top_k, *ids = m->ws.route_ids;
-    int64_t counters[] = {x->n_pairs, x->n_replaced, x->n_skipped, x->n_small};
     int n_full = 0, n_small = 0;
     bool full = look(m, layer);
     memset(x->served, MF_SERVED_NOT, (size_t)n_experts);
     for (int32_t r = 0; r < n_rows; r++, ids += top_k) {
         int32_t changed = 0;
         MF__TRY(fetch_row(m, r, MF_PORT_AHEAD_SHARES, MF_PORT_AHEAD_SCORES, err));
-        if (full) choose_row(m, layer, ids, &changed);
+        if (full) choose_row(m, layer, ids, &changed, false);
         for (int32_t k = 0; !full && k < top_k; k++) x->served[ids[k]] = MF_SERVED_FULL;
     }
-    x->n_pairs = counters[0];
-    x->n_replaced = counters[1];
-    x->n_skipped = counters[2];
-    x->n_small = counters[3];
     int32_t *small = x->ahead;
     for (int32_t e = 0; e < n_experts; e++) {
         if (x->served[e] == MF_SERVED_FULL) m->ws.ahead[n_full++] = e;

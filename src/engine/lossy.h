@@ -56,8 +56,10 @@ bool mf__lossy_asked(const mf_lossy *opt);
  * nothing is asked for. */
 mf_status mf__lossy_open(mf_model *m, const mf_lossy *opt, mf_error *err);
 void mf__lossy_close(mf_model *m);
-/* Takes its share of *budget and opens the store of small copies with it; io and so on as the host's store. */
-mf_status mf__lossy_open_store(mf_model *m, int64_t *budget, mf_error *err);
+/* small_config and small_part, and what store_config has to know of them; io and so on as the host's store. */
+mf_status mf__lossy_store_plan(mf_model *m, const mf_lossy *opt, mf_error *err);
+/* Opens the store of small copies with its part of experts_budget, and leaves the rest to store_config. */
+mf_status mf__lossy_open_store(mf_model *m, mf_error *err);
 
 void mf__lossy_begin_pass(mf__pass *pass);
 /* Decides about ids and shares of the layer's rows: ws->route_ids, and where they differ from what the router said the

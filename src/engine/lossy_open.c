@@ -58,8 +58,8 @@ static mf_status find_bias(mf_model *m, mf__lossy *x, mf_error *err) {
     return MF_OK;
 }
 
-static mf_status find_copies(mf_model *m, mf__lossy *x, mf_error *err) {
-    const mf__expert_layout *full = &m->layout, *small = &x->layout;
+static mf_status find_copies(const mf_model *m, mf__expert_layout *small, mf_error *err) {
+    const mf__expert_layout *full = &m->layout;
     const json_t *set = json_object_get(json_object_get(m->native.manifest, "moeflux"), MF_SMALL_SET);
     int n = 0;
     if (!set)
@@ -67,7 +67,7 @@ static mf_status find_copies(mf_model *m, mf__lossy *x, mf_error *err) {
                         "%s has no small copies of its experts, which lossy \"small\" needs; they are made by convert "
                         "--also 2",
                         m->native.dir);
-    MF__TRY(mf__native_experts_parse(set, &x->layout, &n, err));
+    MF__TRY(mf__native_experts_parse(set, small, &n, err));
     for (int p = 0; p < MF_PART_COUNT; p++)
         if (n != m->bp.config.moe.n_experts || small->part[p].n_rows != full->part[p].n_rows ||
             small->part[p].n_cols != full->part[p].n_cols)
@@ -113,10 +113,9 @@ mf_status mf__lossy_open(mf_model *m, const mf_lossy *opt, mf_error *err) {
     mf__lossy *x = mf__arena_array(&m->arena, 1, sizeof *x);
     if (!x) return mf__fail(err, MF_E_NOMEM, "no memory for choices");
     *x = (mf__lossy){.opt = *opt};
-    if (!x->opt.small_ram) x->opt.small_ram = SMALL_RAM;
     MF__TRY(find_bias(m, x, err));
     MF__TRY(make_tables(m, x, err));
-    if (opt->small > 0) MF__TRY(find_copies(m, x, err));
+    if (opt->small > 0) MF__TRY(find_copies(m, &x->layout, err));
     m->lossy = x;
     mf__log(&m->log, MF_LOG_WARN,
             "lossy: once its memory is full of experts, tokens are decoded with fewer, other or smaller ones than the "
@@ -124,11 +123,8 @@ mf_status mf__lossy_open(mf_model *m, const mf_lossy *opt, mf_error *err) {
     return MF_OK;
 }
 
-mf_status mf__lossy_open_store(mf_model *m, int64_t *budget, mf_error *err) {
-    mf__lossy *x = m->lossy;
+static mf_status find_files(mf_model *m, const char *const **out, mf_error *err) {
     int n_layers = m->bp.config.n_layers;
-    m->store_config.logical = x != NULL;
-    if (!x || !(x->opt.small > 0)) return MF_OK;
     const char **files = mf__arena_array(&m->arena, (size_t)n_layers, sizeof *files);
     if (!files) return mf__fail(err, MF_E_NOMEM, "no memory for %d expert files", n_layers);
     for (int l = 0; l < n_layers; l++) {
@@ -136,24 +132,44 @@ mf_status mf__lossy_open_store(mf_model *m, int64_t *budget, mf_error *err) {
         files[l] = has ? mf__arena_printf(&m->arena, "%s/" MF_SMALL_DIR "/layer_%02d.bin", m->native.dir, l) : NULL;
         if (has && !files[l]) return mf__fail(err, MF_E_NOMEM, "no memory for a path");
     }
-    mf__store_config c = m->store_config;
-    c.files = files;
-    c.n_dirs = 1;
-    c.stride = x->layout.stride;
-    c.bytes = x->layout.bytes;
-    c.logical = true;
-    c.budget = (int64_t)((double)*budget * x->opt.small_ram);
-    if (*budget && !c.budget) c.budget = 1;
-    if (c.most_slots) { /* as many bytes in all as that many experts have */
-        double share = x->opt.small_ram * c.most_slots;
-        m->store_config.most_slots -= (int)share;
-        c.most_slots = (int)(share * (double)m->layout.bytes / (double)x->layout.bytes);
-        if (c.most_slots < 1) c.most_slots = 1;
-        if (m->store_config.most_slots < 1) m->store_config.most_slots = 1;
-    }
-    mf_status st = mf__store_open(&c, &x->store, err);
+    *out = files;
+    return MF_OK;
+}
+
+/* As many bytes in all as most_slots experts have. */
+static void divide_slots(mf_model *m) {
+    mf__store_config *full = &m->store_config, *small = &m->small_config;
+    double part = m->small_part * full->most_slots;
+    if (!full->most_slots) return;
+    full->most_slots -= (int)part;
+    small->most_slots = (int)(part * (double)full->bytes / (double)small->bytes);
+    if (small->most_slots < 1) small->most_slots = 1;
+    if (full->most_slots < 1) full->most_slots = 1;
+}
+
+mf_status mf__lossy_store_plan(mf_model *m, const mf_lossy *opt, mf_error *err) {
+    mf__expert_layout layout;
+    m->store_config.logical = mf__lossy_asked(opt);
+    if (!(opt->small > 0)) return MF_OK;
+    MF__TRY(find_copies(m, &layout, err));
+    m->small_part = opt->small_ram > 0 ? opt->small_ram : SMALL_RAM;
+    m->small_config = m->store_config;
+    m->small_config.n_dirs = 1;
+    m->small_config.stride = layout.stride;
+    m->small_config.bytes = layout.bytes;
+    divide_slots(m);
+    return find_files(m, &m->small_config.files, err);
+}
+
+mf_status mf__lossy_open_store(mf_model *m, mf_error *err) {
+    mf__lossy *x = m->lossy;
+    mf__store_config *c = &m->small_config;
+    if (!c->bytes) return MF_OK;
+    c->budget = (int64_t)((double)m->experts_budget * m->small_part);
+    if (m->experts_budget && !c->budget) c->budget = 1;
+    mf_status st = mf__store_open(c, &x->store, err);
     if (st != MF_OK) return mf__fail_prefix(err, st, "the small copies of experts");
-    *budget -= c.budget;
+    m->store_config.budget = m->experts_budget - c->budget;
     m->store_config.beside = x->store;
     return mf__turn_create(x->store, &x->turn, err);
 }

@@ -1,4 +1,5 @@
 /* Opening a model: files -> config -> graphs -> weights -> store. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,7 @@ mf_status mf__model_options_check(const mf_model_options *o, mf_error *err) {
                   {"n_threads", o->n_threads, MAX_THREADS},
                   {"ram_bytes", o->ram_bytes, INT64_MAX},
                   {"vram_bytes", o->vram_bytes, INT64_MAX},
+                  {"most_experts", o->most_experts, INT_MAX},
                   {"prompt_cache_ram", o->prompt_cache_ram, INT64_MAX},
                   {"prompt_cache_disk", o->prompt_cache_disk, INT64_MAX}};
     for (size_t i = 0; i < MF__COUNT(ranges); i++)
@@ -220,19 +222,19 @@ static mf_status fill_info(mf_model *m, mf_error *err) {
     return MF_OK;
 }
 
-/* A share has some of the experts: it can compute those for others, or be the first of several that share them. */
+/* A shard has some of the experts: it can compute those for others, or be the first of several that share them. */
 static mf_status check_shard(const mf_model *m, mf_error *err) {
     const mf__shard *s = m->native.shard;
     if (!s || m->experts_only || (m->elsewhere.begin && s->trunk)) return MF_OK;
     if (m->elsewhere.begin)
         return mf__fail(
             err, MF_E_INVALID,
-            "%s is the share of rank %d of %d, which has no resident weights: rank 0 needs the whole model or "
-            "the share of rank 0",
+            "%s is the shard of rank %d of %d, which has no resident weights: rank 0 needs the whole model or "
+            "the shard of rank 0",
             m->native.dir, s->rank, s->n_ranks);
     return mf__fail(
         err, MF_E_INVALID,
-        "%s is the share of rank %d of %d, and has no other experts: start all of them together (mpirun -n %d, "
+        "%s is the shard of rank %d of %d, and has no other experts: start all of them together (mpirun -n %d, "
         "docs/CLUSTER.md), or use the whole model",
         m->native.dir, s->rank, s->n_ranks, s->n_ranks);
 }

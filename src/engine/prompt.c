@@ -133,7 +133,7 @@ static mf_status run_or_undo(mf_session *s, const int32_t *tokens, int64_t n, co
                              float *logits, int64_t *n_reused, mf_error *err) {
     mf__frozen *before, *found = NULL;
     int64_t held = held_prefix(s, tokens, n - 1); /* the last token is evaluated for its logits */
-    MF__TRY(mf__cache_find(s->model, tokens, n - 1, held, MF__CACHE_ALL, &found, err));
+    mf__cache_find(s->model, tokens, n - 1, held, MF__CACHE_ALL, &found);
     bool goes_on = !found && held == s->length && next_stop(s, held, n, marks, n_marks) == n;
     mf_status st = put_aside(s, goes_on, &before, err);
     if (st != MF_OK) {
@@ -184,7 +184,7 @@ static mf_status begin(mf_session *s, const int32_t *tokens, size_t n, mf__cache
     MF__TRY(check(s, tokens, n, err));
     mf__frozen *found = NULL;
     int64_t held = held_prefix(s, tokens, (int64_t)n - 1);
-    MF__TRY(mf__cache_find(s->model, tokens, (int64_t)n - 1, held, where, &found, err));
+    mf__cache_find(s->model, tokens, (int64_t)n - 1, held, where, &found);
     MF__TRY(go_back_to(s, found, held, err));
     if (n_reused) *n_reused = s->length;
     return MF_OK;
@@ -200,7 +200,9 @@ mf_status mf_prompt_begin_memory(mf_session *s, const int32_t *tokens, size_t n,
 
 static mf_status keep_in(mf_session *s, mf__cache_where where, mf_error *err) {
     mf__frozen *f;
-    if (!s) return mf__fail(err, MF_E_INVALID, "mf_prompt_keep: session is NULL");
+    if (!s)
+        return mf__fail(err, MF_E_INVALID, "mf_prompt_keep%s: session is NULL",
+                        where == MF__CACHE_MEMORY ? "_memory" : "");
     if (!s->model->cache) return MF_OK;
     MF__TRY(freeze(s, &f, err));
     mf_status st = mf__cache_put(s->model, f, where, err);

@@ -10,7 +10,7 @@
 #include "engine/lossy.h"
 #include "engine/snapshot.h"
 
-#define SAMPLE_BYTES MF_SHARD_SAMPLE /* a share of a model must have them, too */
+#define SAMPLE_BYTES MF_SHARD_SAMPLE /* a shard of a model must have them, too */
 #define PIECE_BYTES ((int64_t)4 << 20)
 
 /* ---- fingerprint ---- */

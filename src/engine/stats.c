@@ -1,9 +1,18 @@
 /* Counters, as the public header offers them. */
 #include "engine/cache.h"
+#include "engine/lossy.h"
+
+void mf__stats_turns(const mf_model *m, mf_stats *out) {
+    mf_stats small = {0};
+    mf__turn_stats_get(m->turn, out);
+    if (m->lossy && m->lossy->turn) mf__turn_stats_get(m->lossy->turn, &small);
+    out->bytes_read += small.bytes_read;
+    out->stall_ns += small.stall_ns;
+}
 
 void mf__stats_pass(const mf__pass *pass, const mf_stats *before) {
     mf_stats now;
-    mf__turn_stats_get(pass->model->turn, &now);
+    mf__stats_turns(pass->model, &now);
     for (int i = 0; i < pass->n; i++) {
         mf_stats *s = &pass->parts[i].session->stats;
         s->wanted += now.wanted - before->wanted;
@@ -46,5 +55,6 @@ void mf_prefetch_forget(mf_model *m) {
     if (!m) return;
     pthread_mutex_lock(&m->store_lock);
     if (m->store) mf__store_forget(m->store);
+    if (m->lossy && m->lossy->store) mf__store_forget(m->lossy->store);
     pthread_mutex_unlock(&m->store_lock);
 }

@@ -43,11 +43,13 @@ static mf_status host_budget(const mf_model *m, const mf_model_options *opt, int
         allowed = mem.usable - (headroom > HEADROOM_LEAST ? headroom : HEADROOM_LEAST);
     }
     mf_memory_needs needs;
-    MF__TRY(mf__memory_count(m, 0, 0, &needs, err));
-    if (allowed - trunk >= needs.experts) {
+    int64_t experts;
+    MF__TRY(mf__experts_least(m, 0, &experts, err));
+    if (allowed - trunk >= experts) {
         *out = allowed - trunk;
         return MF_OK;
     }
+    MF__TRY(mf__memory_count(m, 0, 0, &needs, err));
     long long least = (needs.total + MIB - 1) / MIB, weights = (trunk + MIB - 1) / MIB;
     if (opt->ram_bytes)
         return mf__fail(err, MF_E_NOMEM,
@@ -101,7 +103,7 @@ mf_status mf__model_store_plan(mf_model *m, const mf_model_options *opt, mf_erro
                                          .log = m->log};
     if (opt->policy) m->store_config.policy = mf__arena_strdup(&m->arena, opt->policy);
     if (opt->cache_dir) m->store_config.speed_dir = mf__arena_strdup(&m->arena, opt->cache_dir);
-    return MF_OK;
+    return mf__lossy_store_plan(m, &opt->lossy, err);
 }
 
 static mf_status host_alloc(void *user, int64_t bytes, void **out, mf_error *err) {
@@ -120,11 +122,11 @@ static bool reads_host(void *user) {
 }
 
 /* Whether experts are to be read by the device where the host has them: not where it has room for all of them (then
- * they need not stay in the host's memory at all), nor where results depend on what is in which memory. */
+ * they need not stay in the host's memory at all). */
 static bool reaches_host(const mf_model *m, const mf_model_options *opt) {
     int64_t all = 0, budget;
     mf_memory_needs needs;
-    if (!m->be->host_alloc || m->lossy || opt->io == MF_IO_MMAP) return false;
+    if (!m->be->host_alloc || opt->io == MF_IO_MMAP) return false;
     for (int32_t l = 0; l < m->bp.config.n_layers; l++)
         if (m->bp.kinds[m->bp.kind_of[l]].experts) all += m->bp.config.moe.n_experts * m->layout.stride;
     if (device_budget(m, opt, &budget, NULL) != MF_OK || mf__memory_count(m, 0, 0, &needs, NULL) != MF_OK) return false;
@@ -134,8 +136,9 @@ static bool reaches_host(const mf_model *m, const mf_model_options *opt) {
 
 static mf_status open_host(mf_model *m, const mf_model_options *opt, mf_error *err) {
     MF__TRY(mf__model_store_plan(m, opt, err));
-    MF__TRY(host_budget(m, opt, &m->store_config.budget, err));
-    MF__TRY(mf__lossy_open_store(m, &m->store_config.budget, err));
+    MF__TRY(host_budget(m, opt, &m->experts_budget, err));
+    m->store_config.budget = m->experts_budget;
+    MF__TRY(mf__lossy_open_store(m, err));
     mf__store_config c = m->store_config;
     m->reaches_host = reaches_host(m, opt);
     if (m->reaches_host) c.memory = (mf__slot_memory){host_alloc, host_release, m->be};

@@ -31,29 +31,41 @@ static mf_status check_shape(const mf_model *m, const mf_experts_request *r, mf_
     return MF_OK;
 }
 
-/* ws->wanted and ws->counts from the request; *n_pairs: places of ids that are wanted. Under lock. */
-static mf_status take_wanted(mf_model *m, const mf_experts_request *r, int64_t *n_pairs, mf_error *err) {
-    mf__workspace *ws = &m->ws;
+/* m->n_asking: how many places of ids each expert has. */
+static mf_status count_asking(mf_model *m, const mf_experts_request *r, mf_error *err) {
     int32_t n_experts = m->bp.config.moe.n_experts;
-    memset(ws->n_wanting, 0, (size_t)n_experts * sizeof *ws->n_wanting);
+    if (!m->n_asking) m->n_asking = mf__arena_array(&m->arena, (size_t)n_experts, sizeof *m->n_asking);
+    if (!m->n_asking) return mf__fail(err, MF_E_NOMEM, "no memory for a table of %d experts", n_experts);
+    memset(m->n_asking, 0, (size_t)n_experts * sizeof *m->n_asking);
     for (int64_t i = 0; i < (int64_t)r->n_rows * r->top_k; i++) {
         if (r->ids[i] < 0 || r->ids[i] >= n_experts)
             return mf__fail(err, MF_E_INVALID, "a row goes to expert %d, a layer has %d", r->ids[i], n_experts);
-        ws->n_wanting[r->ids[i]]++;
+        m->n_asking[r->ids[i]]++;
     }
+    return MF_OK;
+}
+
+/* *n_pairs: places of ids that are wanted. */
+static mf_status check_wanted(const mf_model *m, const mf_experts_request *r, int64_t *n_pairs, mf_error *err) {
+    int32_t n_experts = m->bp.config.moe.n_experts;
     *n_pairs = 0;
     for (int32_t i = 0; i < r->n_wanted; i++) {
         int32_t e = r->wanted[i];
-        if (e < 0 || e >= n_experts || (i && e <= r->wanted[i - 1]) || !ws->n_wanting[e])
+        if (e < 0 || e >= n_experts || (i && e <= r->wanted[i - 1]) || !m->n_asking[e])
             return mf__fail(err, MF_E_INVALID,
                             "expert %d of layer %d is wanted: expected rising numbers below %d that rows go to", e,
                             r->layer, n_experts);
         MF__TRY(mf__shard_check(m, r->layer, e, err));
-        ws->wanted[i] = e;
-        ws->counts[i] = ws->n_wanting[e];
-        *n_pairs += ws->n_wanting[e];
+        *n_pairs += m->n_asking[e];
     }
     return MF_OK;
+}
+
+static void take_wanted(mf_model *m, const mf_experts_request *r) {
+    for (int32_t i = 0; i < r->n_wanted; i++) {
+        m->ws.wanted[i] = r->wanted[i];
+        m->ws.counts[i] = m->n_asking[r->wanted[i]];
+    }
 }
 
 static mf_status fetch_pairs(mf_model *m, const mf_experts_request *r, float *pairs, mf_error *err) {
@@ -70,15 +82,18 @@ static mf_status fetch_pairs(mf_model *m, const mf_experts_request *r, float *pa
     return MF_OK;
 }
 
+/* Under lock. Everything is checked before anything grows. */
 static mf_status compute(mf_model *m, const mf_experts_request *r, float *pairs, size_t pairs_len, mf_error *err) {
     mf__workspace *ws = &m->ws;
     int64_t n_pairs = 0, n_ids = (int64_t)r->n_rows * r->top_k, n_values = (int64_t)r->n_rows * r->n_hidden;
-    MF__TRY(mf__workspace_reserve(m, r->n_rows, err));
-    MF__TRY(take_wanted(m, r, &n_pairs, err));
+    MF__TRY(count_asking(m, r, err));
+    MF__TRY(check_wanted(m, r, &n_pairs, err));
     if (pairs_len != (size_t)(n_pairs * r->n_hidden) || (n_pairs && !pairs))
         return mf__fail(err, MF_E_INVALID, "pairs has room for %zu values, %lld pairs of %d are wanted", pairs_len,
                         (long long)n_pairs, r->n_hidden);
     if (!n_pairs) return MF_OK;
+    MF__TRY(mf__workspace_reserve(m, r->n_rows, err));
+    take_wanted(m, r);
     MF__TRY(m->be->upload(m->be, ws->ports[MF_PORT_H_POST], r->rows, n_values * (int64_t)sizeof(float), err));
     MF__TRY(m->be->upload(m->be, ws->ports[MF_PORT_ROUTE_IDS], r->ids, n_ids * (int64_t)sizeof(int32_t), err));
     mf__turn_decode_set(m->turn, r->n_decode);
@@ -126,7 +141,7 @@ bool mf__model_has_experts(const mf_model *m, int layer) {
 mf_status mf__shard_check(const mf_model *m, int layer, int32_t expert, mf_error *err) {
     const mf__shard *s = m->native.shard;
     if (!s || mf__shard_has(s, layer, expert)) return MF_OK;
-    return mf__fail(err, MF_E_NOT_FOUND, "expert %d of layer %d is not in %s, the share of rank %d of %d", expert,
+    return mf__fail(err, MF_E_NOT_FOUND, "expert %d of layer %d is not in %s, the shard of rank %d of %d", expert,
                     layer, m->native.dir, s->rank, s->n_ranks);
 }
 

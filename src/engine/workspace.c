@@ -43,7 +43,7 @@ static needs count_needs(const mf_model *m, int32_t n_rows) {
 /* What those take who compute experts elsewhere or for others: in the host's memory, whatever computes. */
 static int64_t away_bytes(const mf_model *m, int32_t n_rows) {
     int64_t row = m->message_row_bytes;
-    if (m->elsewhere.begin) row += (m->bp.config.n_hidden + 1 + MF_MAX_TOPK) * (int64_t)sizeof(float);
+    if (m->elsewhere.begin) row += (m->bp.config.n_hidden + 1 + MF_MAX_TOPK) * (int64_t)sizeof(float) + MF_MAX_TOPK;
     return m->message_bytes + n_rows * row;
 }
 
@@ -73,6 +73,7 @@ static void free_workspace(mf_model *m, mf__workspace *ws) {
     free(ws->away_wanted);
     free(ws->away_counts);
     free(ws->taken);
+    free(ws->away_put);
     memset(ws, 0, sizeof *ws);
 }
 
@@ -153,7 +154,9 @@ static mf_status alloc_away(mf_model *m, mf__workspace *ws, int32_t n_rows, mf_e
     ws->away_wanted = calloc(experts, sizeof *ws->away_wanted);
     ws->away_counts = calloc(experts, sizeof *ws->away_counts);
     ws->taken = calloc(experts, sizeof *ws->taken);
-    if (ws->away_rows && ws->away_row_of && ws->away_ids && ws->away_wanted && ws->away_counts && ws->taken)
+    ws->away_put = malloc(rows * MF_MAX_TOPK * sizeof *ws->away_put);
+    if (ws->away_rows && ws->away_row_of && ws->away_ids && ws->away_wanted && ws->away_counts && ws->taken &&
+        ws->away_put)
         return MF_OK;
     return mf__fail(err, MF_E_NOMEM, "no memory for the rows that %d tokens send elsewhere", n_rows);
 }

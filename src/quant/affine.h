@@ -6,6 +6,7 @@
 #ifndef MF_QUANT_AFFINE_H
 #define MF_QUANT_AFFINE_H
 
+#include "quant/half.h"
 #include "quant/type.h"
 
 bool mf__affine_bits_ok(int bits);   /* 2 3 4 5 6 8 */
@@ -30,6 +31,12 @@ void mf__affine_nearest_row(const float *x, int64_t n_cols, int bits, int group,
  * see mf__affine_centre. What mf__tensor_row_f32 calls for AFFINE. */
 void mf__affine_decode_row(const void *codes, const void *scales, const void *biases, mf__type scale_type,
                            int64_t n_cols, int bits, int group, float *out);
+
+/* A scale or bias, as it comes back from its type (BF16, F16 or F32). */
+static inline __attribute__((always_inline)) float mf__affine_as_stored(float f, mf__type type) {
+    if (type == MF_TYPE_F32) return f;
+    return type == MF_TYPE_BF16 ? mf__bf16_to_f32(mf__f32_to_bf16(f)) : mf__f16_to_f32(mf__f32_to_f16(f));
+}
 
 /* How far n values (a multiple of 8) y are from x: sums of squares, of the differences and of x. */
 void mf__affine_error(const float *x, const float *y, int n, float *error, float *total);

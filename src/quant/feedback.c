@@ -92,16 +92,11 @@ INLINE void round_columns(const strip *s, attempt *a) {
     }
 }
 
-INLINE float as_stored(float f, mf__type type) {
-    if (type == MF_TYPE_F32) return f;
-    return type == MF_TYPE_BF16 ? mf__bf16_to_f32(mf__f32_to_bf16(f)) : mf__f16_to_f32(mf__f32_to_f16(f));
-}
-
 INLINE void store_scales(const strip *s, attempt *a) {
     for (int i = 0; i < LANES; i++) {
-        a->scale[i] = as_stored(a->scale[i], s->scale_type);
-        a->bias[i] = as_stored(a->bias[i], s->scale_type);
-        if (!(a->scale[i] > 0)) a->scale[i] = as_stored(1e-7f, s->scale_type); /* a constant group */
+        a->scale[i] = mf__affine_as_stored(a->scale[i], s->scale_type);
+        a->bias[i] = mf__affine_as_stored(a->bias[i], s->scale_type);
+        if (!(a->scale[i] > 0)) a->scale[i] = mf__affine_as_stored(1e-7f, s->scale_type); /* a constant group */
     }
 }
 

@@ -120,11 +120,6 @@ INLINE void look_at(const float *x, int group, float *lo, float *hi, float *tota
     *total = sum_lanes(s);
 }
 
-INLINE float as_stored(float f, mf__type type) {
-    if (type == MF_TYPE_F32) return f;
-    return type == MF_TYPE_BF16 ? mf__bf16_to_f32(mf__f32_to_bf16(f)) : mf__f16_to_f32(mf__f32_to_f16(f));
-}
-
 /* The best scale and bias for codes with these sums; as they were where all codes are one. count: the sum of weights,
  * total: of the values. */
 INLINE void solve(const sums *of, double count, float total, float *scale, float *bias) {
@@ -169,7 +164,7 @@ INLINE void fit(const float *x, const float *w, const mf__tensor *form, const tr
         }
     float least = sums_of(x, w, group, *scale, *bias, max_code).error;
     for (int t = 0; t < n; t++) {
-        float as_s = as_stored(s[t], form->scale_type), as_b = as_stored(b[t], form->scale_type);
+        float as_s = mf__affine_as_stored(s[t], form->scale_type), as_b = mf__affine_as_stored(b[t], form->scale_type);
         float error = sums_of(x, w, group, as_s, as_b, max_code).error;
         if (!(as_s > 0) || !(error < least)) continue;
         least = error;

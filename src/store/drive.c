@@ -115,17 +115,17 @@ bool mf__drive_direct_pays(const mf__drive *drive, int64_t beside, int64_t total
     return best + best / 4 >= drive->buffered;
 }
 
-bool mf__drive_contradicted(int64_t ceiling, const mf__drive_seen *seen) {
+bool mf__drive_contradicted(int64_t ceiling, bool direct, const mf__drive_seen *seen) {
     if (ceiling <= 0 || seen->ns < CONTRADICTION_NS || !seen->reads) return false;
     double speed = (double)seen->bytes * 1e9 / (double)seen->ns, depth = (double)seen->depths / (double)seen->reads;
-    if (speed > 1.5 * (double)ceiling) return true;
+    if (direct && speed > 1.5 * (double)ceiling) return true;     /* else it was the page cache, not the drive */
     return speed < 0.4 * (double)ceiling && depth >= PROBE_BATCH; /* as many reads at once as the measurement had */
 }
 
 /* At close: a run that saw a drive of another kind has the next one measure it. */
 void mf__drive_review(mf__store *s) {
     if (!s->drive_path || !s->ceiling || s->follows || s->config.beside) return; /* two on one drive: not told apart */
-    if (mf__drive_contradicted(s->ceiling, &s->drive_seen)) write_entry(s->drive_path, s->drive_key, NULL);
+    if (mf__drive_contradicted(s->ceiling, s->direct, &s->drive_seen)) write_entry(s->drive_path, s->drive_key, NULL);
 }
 
 /* ---- measuring ---- */

@@ -119,7 +119,7 @@ typedef struct mf__lane {
 } mf__lane;
 
 struct mf__store {
-    mf__store_config config; /* its pointers are not used after open */
+    mf__store_config config; /* after open its strings and files are not used; memory, copy, reach, fault, beside are */
     int n_layers, n_experts, n_keys, n_dirs, n_files;
     int64_t stride, bytes;
     bool mapped, direct, prefetch;
@@ -332,7 +332,8 @@ void mf__queue_remove(mf__store *s, int32_t slot);
 
 /* lane.c */
 mf_status mf__lane_join(mf__store *s, mf_error *err);    /* s->config.beside's, or its own */
-void mf__lane_leave(mf__store *s);                       /* nothing of it is in flight any more */
+void mf__lane_leave(mf__store *s);                       /* nobody beside it wakes it any more */
+void mf__lane_free(mf__store *s);                        /* and nothing of it is in flight any more */
 void mf__lane_begin(mf__store *s, const mf__read *read); /* the store's lock is held, here and below */
 void mf__lane_end(mf__store *s, const mf__read *read, int64_t now);
 int64_t mf__lane_busy_ns(const mf__store *s, int64_t now); /* of all time until now */
@@ -377,8 +378,8 @@ typedef struct mf__drive {
 mf_status mf__drive_measure(mf__store *s, mf__drive *out, mf_error *err);
 /* Whether to read past the page cache, which could have `beside` bytes for the `total` bytes of all files. */
 bool mf__drive_direct_pays(const mf__drive *drive, int64_t beside, int64_t total);
-/* Whether a run says clearly that the drive has another speed than was measured. */
-bool mf__drive_contradicted(int64_t ceiling, const mf__drive_seen *seen);
+/* Whether a run, past the page cache or through it, says clearly that the drive has another speed than was measured. */
+bool mf__drive_contradicted(int64_t ceiling, bool direct, const mf__drive_seen *seen);
 void mf__drive_review(mf__store *s); /* then what is remembered is forgotten; at close */
 
 #endif

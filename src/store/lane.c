@@ -29,8 +29,12 @@ void mf__lane_leave(mf__store *s) {
     pthread_mutex_lock(&lane->lock);
     for (int i = 0; i < MF_LANE_STORES; i++)
         if (lane->stores[i] == s) lane->stores[i] = NULL;
-    atomic_fetch_sub(&lane->n_stores, 1);
     pthread_mutex_unlock(&lane->lock);
+}
+
+void mf__lane_free(mf__store *s) {
+    if (!s->lane) return;
+    atomic_fetch_sub(&s->lane->n_stores, 1);
     pthread_mutex_destroy(&s->own_lane.lock);
 }
 

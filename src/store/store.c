@@ -36,6 +36,9 @@ static mf_status check_config(const mf__store_config *c, mf_error *err) {
                         c->n_layers, c->n_dirs, c->n_experts, (long long)c->bytes, (long long)c->stride);
     if (c->n_io_threads < 0 || c->n_io_threads > MOST_DEPTH)
         return mf__fail(err, MF_E_INVALID, "n_io_threads is %d, expected 0 to %d", c->n_io_threads, MOST_DEPTH);
+    if (c->most_slots < 0)
+        return mf__fail(err, MF_E_INVALID, "store: %d experts at most, expected 0 (no such limit) or more",
+                        c->most_slots);
     if (!mf__policy_find(c->policy))
         return mf__fail(err, MF_E_INVALID, "cache policy \"%s\" is not known; known are horizons, lfu and lru",
                         c->policy);
@@ -132,20 +135,30 @@ static void cut_reads(mf__store *s) {
     s->n_reads = s->below ? 1 : (int)((s->bytes + each - 1) / each);
 }
 
-static mf_status start_io(mf__store *s, mf_error *err) {
+static mf_status create_io(mf__store *s, mf__io **out, mf_error *err) {
     int asked = s->config.n_io_threads;
-    if (s->below) return mf__io_below_create(s, asked ? asked : DEFAULT_COPIERS, &s->io, err);
+    if (s->below) return mf__io_below_create(s, asked ? asked : DEFAULT_COPIERS, out, err);
     s->depth = asked ? asked : DEFAULT_DEPTH;
     s->guess_depth = (s->depth + 3) / 4;
     if (s->io_kind == MF_IO_URING) {
         mf_error why = {0};
-        mf_status st = mf__io_uring_create(s, s->depth, &s->io, &why);
+        mf_status st = mf__io_uring_create(s, s->depth, out, &why);
         if (st == MF_OK) return MF_OK;
         mf__log(&s->log, s->config.io == MF_IO_URING ? MF_LOG_WARN : MF_LOG_DEBUG,
                 "experts: io_uring cannot be used (%s); reading with threads", why.text);
         s->io_kind = MF_IO_PREAD;
     }
-    return mf__io_pread_create(s, s->depth, &s->io, err);
+    return mf__io_pread_create(s, s->depth, out, err);
+}
+
+/* What was made is known under the lock: stores beside this one may wake it already. Also after a failure. */
+static mf_status start_io(mf__store *s, mf_error *err) {
+    mf__io *io = NULL;
+    mf_status st = create_io(s, &io, err);
+    pthread_mutex_lock(&s->lock);
+    s->io = io;
+    pthread_mutex_unlock(&s->lock);
+    return st;
 }
 
 static mf_status open_store(mf__store *s, mf_error *err) {
@@ -224,6 +237,7 @@ mf_status mf__store_least(const mf__store_config *config, int64_t *out, mf_error
 
 void mf__store_close(mf__store *s) {
     if (!s) return;
+    mf__lane_leave(s); /* first: those beside it would wake what is freed here */
     if (s->io) {
         pthread_mutex_lock(&s->lock);
         s->stopping = true;
@@ -232,8 +246,9 @@ void mf__store_close(mf__store *s) {
         pthread_mutex_unlock(&s->lock);
         mf__pressure_unwatch(s);
         s->io->free(s->io);
+        s->io = NULL;
     }
-    mf__lane_leave(s);
+    mf__lane_free(s);
     mf__drive_review(s);
     mf__slots_free(s);
     mf__files_close(s);

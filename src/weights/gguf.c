@@ -185,8 +185,8 @@ static mf_status take_type(cursor *c, info *t, mf_error *err) {
     MF__TRY(take(c, &type, sizeof type, "a tensor's description", err));
     if (!mf__gguf_type(type, &e->type, &type_name))
         return mf__fail(err, MF_E_UNSUPPORTED,
-                        "%s: tensor %s is of the type %s (%u), which is not read. Read are F32, F16, BF16, I32, Q8_0, Q4_0, "
-                        "Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4",
+                        "%s: tensor %s is of the type %s (%u), which is not read. Read are F32, F16, BF16, I32, Q8_0, "
+                        "Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4",
                         c->name, t->name, type_name, type);
     int64_t elements = 1, cols = e->dims[e->n_dims - 1];
     for (int i = 0; i < e->n_dims; i++) elements *= e->dims[i];

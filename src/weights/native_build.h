@@ -1,5 +1,5 @@
-/* What the reader and the writer of native directories share. Private to weights/, but for
- * convert/shard.c, which copies the layout piece by piece. */
+/* What the reader and the writer of native directories share. Private to weights/, but for convert/shard.c, which
+ * copies a directory piece by piece, and convert/verify_against.c, which compares descriptions. */
 #ifndef MF_WEIGHTS_NATIVE_BUILD_H
 #define MF_WEIGHTS_NATIVE_BUILD_H
 
@@ -36,6 +36,11 @@ json_t *mf__experts_to_json(const mf__expert_layout *layout, int n_experts); /* 
 mf_status mf__partial_remove(const char *partial, mf_error *err);
 /* Temporary files of atomic replaces that a kill cut short. For whoever goes on in the directory and holds its lock. */
 void mf__partial_sweep(const char *partial);
+
+/* A finished DIR.partial becomes DIR: everything in it is on the disk before it has that name (the files are synced by
+ * whoever wrote them). settle: what it was made with goes, and the name is on the disk. */
+mf_status mf__partial_publish(const char *partial, const char *dir, mf_error *err);
+mf_status mf__published_settle(const char *dir, mf_error *err);
 
 /* path without the slashes at its end ("/" stays); malloc'd, NULL when out of memory. */
 char *mf__path_trim(const char *path);

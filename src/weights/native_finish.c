@@ -246,42 +246,10 @@ static mf_status write_manifest(mf__native_writer *w, const char *source, const 
     return status;
 }
 
-static mf_status sync_tree(mf__native_writer *w, mf_error *err) {
-    MF__TRY(mf__outfile_close(&w->trunk, err));
-    for (int i = 0; i < 2 && w->sets[i].used; i++) {
-        char *experts = mf__path_join(w->partial, w->sets[i].dir);
-        mf_status status = experts ? mf__dir_sync(experts, err) : mf__writer_no_memory(err);
-        free(experts);
-        if (status != MF_OK) return status;
-    }
-    return mf__dir_sync(w->partial, err);
-}
-
-static mf_status sync_parent(const mf__native_writer *w, mf_error *err) {
-    const char *slash = strrchr(w->dir, '/');
-    if (!slash) return mf__dir_sync(".", err);
-    char *parent = strndup(w->dir, slash == w->dir ? 1 : (size_t)(slash - w->dir));
-    mf_status status = parent ? mf__dir_sync(parent, err) : mf__writer_no_memory(err);
-    free(parent);
-    return status;
-}
-
-static void remove_from(const char *dir, const char *name) {
-    char *path = mf__path_join(dir, name);
-    if (path) unlink(path);
-    free(path);
-}
-
 static mf_status publish(mf__native_writer *w, mf_error *err) {
-    struct stat st;
-    if (lstat(w->dir, &st) == 0) /* rename would silently replace an empty directory */
-        return mf__fail(err, MF_E_EXISTS, "%s appeared while it was being written: choose another name", w->dir);
-    if (rename(w->partial, w->dir) != 0)
-        return mf__fail_errno(err, errno, "cannot rename %s to %s", w->partial, w->dir);
+    MF__TRY(mf__partial_publish(w->partial, w->dir, err));
     w->made = false; /* from here on the model is complete: nothing is taken back */
-    remove_from(w->dir, MF__JOURNAL_NAME);
-    remove_from(w->dir, MF__MARKER_NAME);
-    return sync_parent(w, err);
+    return mf__published_settle(w->dir, err);
 }
 
 static mf_status finish(mf__native_writer *w, const char *source, const json_t *config, const json_t *about,
@@ -289,7 +257,7 @@ static mf_status finish(mf__native_writer *w, const char *source, const json_t *
     if (w->failed || w->in_layer || w->open_tensor)
         return mf__fail(err, MF_E_INTERNAL, "%s: finish after a failed write or in the middle of a layer", w->dir);
     MF__TRY(write_manifest(w, source, config, about, err));
-    MF__TRY(sync_tree(w, err));
+    MF__TRY(mf__outfile_close(&w->trunk, err));
     return publish(w, err);
 }
 

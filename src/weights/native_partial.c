@@ -123,3 +123,47 @@ mf_status mf__partial_remove(const char *partial, mf_error *err) {
     free(marker);
     return status;
 }
+
+/* ---- the end ---- */
+
+static mf_status sync_tree(const char *partial, mf_error *err) {
+    static const char *const sets[] = {MF__EXPERTS_DIR, MF__SECOND_DIR};
+    for (size_t i = 0; i < MF__COUNT(sets); i++) {
+        char *experts = mf__path_join(partial, sets[i]);
+        mf_status st = experts ? MF_OK : mf__fail(err, MF_E_NOMEM, "no memory for a path");
+        if (st == MF_OK && mf__path_is_dir(experts)) st = mf__dir_sync(experts, err);
+        free(experts);
+        MF__TRY(st);
+    }
+    return mf__dir_sync(partial, err);
+}
+
+mf_status mf__partial_publish(const char *partial, const char *dir, mf_error *err) {
+    struct stat st;
+    MF__TRY(sync_tree(partial, err));
+    if (lstat(dir, &st) == 0) /* rename would silently replace an empty directory */
+        return mf__fail(err, MF_E_EXISTS, "%s appeared while it was being written: choose another name", dir);
+    if (rename(partial, dir) != 0) return mf__fail_errno(err, errno, "cannot rename %s to %s", partial, dir);
+    return MF_OK;
+}
+
+static void remove_from(const char *dir, const char *name) {
+    char *path = mf__path_join(dir, name);
+    if (path) unlink(path);
+    free(path);
+}
+
+static mf_status sync_parent(const char *dir, mf_error *err) {
+    const char *slash = strrchr(dir, '/');
+    if (!slash) return mf__dir_sync(".", err);
+    char *parent = strndup(dir, slash == dir ? 1 : (size_t)(slash - dir));
+    mf_status st = parent ? mf__dir_sync(parent, err) : mf__fail(err, MF_E_NOMEM, "no memory for a path");
+    free(parent);
+    return st;
+}
+
+mf_status mf__published_settle(const char *dir, mf_error *err) {
+    remove_from(dir, MF__JOURNAL_NAME);
+    remove_from(dir, MF__MARKER_NAME);
+    return sync_parent(dir, err);
+}

@@ -19,6 +19,8 @@ static int digits_of(int n_ranks) {
     return (n_ranks + 3) / 4;
 }
 
+static const char DIGITS[] = "0123456789abcdef";
+
 /* The owners of a layer: hexadecimal digits, as many for each expert as the ranks have bits for. */
 static mf_status parse_layer(const char *name, const json_t *text, int layer, mf__shard *s, mf_error *err) {
     int digits = digits_of(s->n_ranks);
@@ -29,9 +31,9 @@ static mf_status parse_layer(const char *name, const json_t *text, int layer, mf
     for (int e = 0; e < s->n_experts; e++) {
         uint64_t owners = 0;
         for (int i = 0; i < digits; i++, from++) {
-            const char *at = *from ? strchr("0123456789abcdef", *from) : NULL;
+            const char *at = *from ? strchr(DIGITS, *from) : NULL;
             if (!at) return mf__fail(err, MF_E_FORMAT, "%s: \"%c\" in the owners of layer %d", name, *from, layer);
-            owners = owners << 4 | (uint64_t)(at - "0123456789abcdef");
+            owners = owners << 4 | (uint64_t)(at - DIGITS);
         }
         if (s->n_ranks < 64 && owners >> s->n_ranks)
             return mf__fail(err, MF_E_FORMAT, "%s: expert %d of layer %d has an owner beyond rank %d", name, e, layer,

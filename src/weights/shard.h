@@ -1,7 +1,7 @@
 /* A shard: a model directory that has only the experts of one rank of a job (docs/CLUSTER.md).
  *
  * Its files are as long as the model's, with holes where the rest would be, so everything lies where it does in the
- * model. shard.json says whose share it is, and which ranks have which experts; the trunk is there for rank 0 alone.
+ * model. shard.json says whose shard it is, and which ranks have which experts; the trunk is there for rank 0 alone.
  * What the fingerprint of a model is made of is always there: the shard has the model's own. */
 #ifndef MF_WEIGHTS_SHARD_H
 #define MF_WEIGHTS_SHARD_H

@@ -67,6 +67,7 @@ says "more threads than processors" "--threads is 1024, and this process may use
 name="as many threads as processors" && run_it 0 "$moeflux" run "$stories" --tokens 1 --threads 1 && has_not err "warning" && ok
 says "direct mapped" "--direct on does nothing with --io mmap" "$moeflux" run "$stories" --tokens 1 --io mmap --direct on
 says "a policy for mapped experts" "--policy does nothing with --io mmap" "$moeflux" run "$stories" --tokens 1 --io mmap --policy lru
+says "fewer mapped experts" "--most-experts does nothing with --io mmap" "$moeflux" run "$stories" --tokens 1 --io mmap --most-experts 9
 says "reads of mapped experts" "--io-threads does nothing with --io mmap" "$moeflux" run "$stories" --tokens 1 --io mmap --io-threads 2
 name="reads at a time"
 run_it 0 "$moeflux" bench "$stories" --repeat 1 --io --io pread --io-threads 3 --json && has out '"queue_depth": 3' && ok

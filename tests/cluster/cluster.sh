@@ -84,7 +84,7 @@ if [ -n "$whole" ]; then
     rmdir late.partial/packed_experts/layer_05.bin.tmp
     inode=$(ls -i late.partial/packed_experts/layer_04.bin)
     shard late --ranks 2 --rank 1
-    if grep -q 'another share' x.err; then good "another share is not gone on with"; else bad "gone on with another" x; fi
+    if grep -q 'another shard' x.err; then good "another shard is not gone on with"; else bad "gone on with another" x; fi
     if shard late --ranks 2 --rank 0 && "$moeflux" verify late 2>x.err &&
         [ "${inode%% *}" = "$(ls -i late/packed_experts/layer_04.bin | sed 's/ .*//')" ]; then
         good "a share goes on where it was"
@@ -115,7 +115,7 @@ if [ -n "$whole" ]; then
 fi
 for k in 0 1; do # alone
     "$moeflux" run three-$k --prompt x -n 1 >x.out 2>x.err
-    if [ $? -eq 1 ] && grep -q "the share of rank $k of 3, and has no other experts" x.err; then good "share $k alone"; else bad "share $k alone" x; fi
+    if [ $? -eq 1 ] && grep -q "the shard of rank $k of 3, and has no other experts" x.err; then good "share $k alone"; else bad "share $k alone" x; fi
 done
 
 if [ -z "$short" ]; then "$moeflux" convert "$checkpoint" other --bits keep >/dev/null 2>x.err || bad "convert" x; fi

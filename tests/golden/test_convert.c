@@ -8,20 +8,36 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "convert/convert.h"
 #include "convert/encode.h"
 #include "convert/sample.h"
+#include "convert/shard.h"
 #include "convert/spend.h"
 #include "convert/verify.h"
 #include "tiny.h"
 #include "weights/native.h"
 
 static char target[64], partial[80];
+
+/* What is synced, by name, while somebody listens: the library's calls come here first. */
+static char synced[4096];
+static bool listening;
+
+int fsync(int fd) {
+    char link[64], path[256];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = listening ? readlink(link, path, sizeof path - 1) : -1;
+    size_t used = strlen(synced);
+    if (n > 0) snprintf(synced + used, sizeof synced - used, "%.*s\n", (int)n, path);
+    return (int)syscall(SYS_fsync, fd);
+}
 
 /* What the progress callback saw, and when it is to stop. */
 typedef struct watch {
@@ -312,6 +328,123 @@ static void test_calibrations_that_cannot_be(void **state) {
     mf__sample_free(sample);
 }
 
+/* The manifest, changed by `change` in its description of a set of experts. */
+static void edit_manifest(const char *set, void (*change)(json_t *set)) {
+    char path[128];
+    json_t *root;
+    snprintf(path, sizeof path, "%s/model_weights.json", target);
+    assert_int_equal(mf__json_read(path, 1 << 26, &root, NULL), MF_OK);
+    change(json_object_get(json_object_get(root, "moeflux"), set));
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+}
+
+static void double_stride(json_t *set) {
+    json_object_set_new(set, "stride", json_integer(2 * json_integer_value(json_object_get(set, "stride"))));
+}
+
+static void swap_gate_and_up(json_t *set) {
+    static const char *const keys[] = {"data", "scales", "biases"};
+    json_t *parts = json_object_get(set, "parts"), *gate = json_array_get(parts, 0), *up = json_array_get(parts, 1);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_t *of_gate = json_incref(json_object_get(gate, keys[i]));
+        assert_non_null(of_gate);
+        json_object_set(gate, keys[i], json_object_get(up, keys[i]));
+        json_object_set_new(up, keys[i], of_gate);
+    }
+}
+
+/* Every expert of a layer's file at twice its distance from the first. */
+static void spread_experts(const char *dir, int layer, int n_experts) {
+    char path[128], *bytes;
+    size_t size;
+    snprintf(path, sizeof path, "%s/%s/layer_%02d.bin", target, dir, layer);
+    assert_int_equal(mf__file_read(path, 1 << 26, &bytes, &size, NULL), MF_OK);
+    size_t stride = size / (size_t)n_experts;
+    char *apart = calloc(2, size);
+    assert_non_null(apart);
+    for (int e = 0; e < n_experts; e++) memcpy(apart + 2 * (size_t)e * stride, bytes + (size_t)e * stride, stride);
+    assert_int_equal(mf__file_replace(path, apart, 2 * size, NULL), MF_OK);
+    free(apart);
+    free(bytes);
+}
+
+/* A calibrated model is compared part by part, wherever its parts are, and so are its small copies. */
+static void test_calibrated_against_its_source(void **state) {
+    (void)state;
+    mf__sample *sample = make_sample(8);
+    mf__convert_options opt;
+    mf__verify_options how = {.n_threads = 1};
+    watch w = {.stop_at = -1};
+    double cosine[2];
+    mf_error err = {0};
+    char path[128], *bytes;
+    size_t size;
+    calibrated(&opt, sample, 1, true);
+    opt.also_bits = 2;
+    assert_int_equal(convert(&opt, &w, NULL), MF_OK);
+    if (mf__verify_against(target, tiny_checkpoint, &how, &cosine[0], &err)) fail_msg("%s", err.text);
+    for (int l = 0; l < TINY_LAYERS; l++) spread_experts("packed_experts", l, 8);
+    edit_manifest("experts", double_stride);
+    if (mf__verify_against(target, tiny_checkpoint, &how, &cosine[1], &err)) fail_msg("%s", err.text);
+    assert_true(cosine[0] == cosine[1]);
+    edit_manifest("experts", swap_gate_and_up);
+    assert_int_equal(mf__verify_against(target, tiny_checkpoint, &how, NULL, &err), MF_E_MISMATCH);
+    assert_non_null(strstr(err.text, "laid out unlike"));
+    edit_manifest("experts", swap_gate_and_up);
+    snprintf(path, sizeof path, "%s/packed_experts_2bit/layer_05.bin", target);
+    assert_int_equal(mf__file_read(path, 1 << 26, &bytes, &size, NULL), MF_OK);
+    memcpy(bytes + size / 8 * 3, bytes, size / 8); /* expert 0 in the place of 3 */
+    assert_int_equal(mf__file_replace(path, bytes, size, NULL), MF_OK);
+    assert_int_equal(mf__verify_against(target, tiny_checkpoint, &how, NULL, &err), MF_E_MISMATCH);
+    assert_non_null(strstr(err.text, "layer 5, expert 3 (small copy)"));
+    free(bytes);
+    assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
+    mf__sample_free(sample);
+}
+
+/* Experts that have 4 bits already, in groups of 64: widths that are spent may leave a part as it is, not all. */
+static void test_calibrated_experts_of_few_bits(void **state) {
+    (void)state;
+    mf__sample *sample = make_sample(8);
+    char source[256];
+    mf_error err = {0};
+    watch w = {.stop_at = -1};
+    mf__spending spent;
+    mf__convert_options opt;
+    snprintf(source, sizeof source, "%s-mlx4", tiny_checkpoint);
+    calibrated(&opt, sample, 1, true);
+    opt.progress = on_progress;
+    opt.progress_user = &w;
+    opt.expert_bits = 4;
+    opt.group = 64;
+    assert_int_equal(mf__convert(source, target, &opt, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "stays as it is"));
+    opt.part_bits[MF_PART_DOWN] = 3;
+    if (mf__convert(source, target, &opt, &err)) fail_msg("%s", err.text);
+    assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
+    if (mf__spend_bits(source, 4.2, &opt, &spent, &err)) fail_msg("%s", err.text);
+    w = (watch){.stop_at = -1};
+    if (mf__convert(source, target, &opt, &err)) fail_msg("%s", err.text);
+    assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
+    mf__sample_free(sample);
+}
+
+/* Small copies that would be as large as the experts are refused. */
+static void test_small_copies_are_small(void **state) {
+    (void)state;
+    for (int bits = 2; bits <= 3; bits++) {
+        mf__convert_options opt;
+        watch w = {.stop_at = -1};
+        mf_error err = {0};
+        mf__convert_options_init(&opt);
+        opt.group = 128; /* down has rows of 64 */
+        opt.also_bits = bits;
+        assert_int_equal(convert(&opt, &w, &err), MF_E_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "down with rows of 64 does not split into groups of 128"));
+    }
+}
+
 /* ---- mixed widths ---- */
 
 static void test_parts_have_their_own_widths(void **state) {
@@ -372,6 +505,44 @@ static void test_bits_are_spent_near_the_target(void **state) {
     mf__sample_free(sample);
 }
 
+/* ---- shards ---- */
+
+/* A directory of the working directory's, in synced; "" is that itself. */
+static const char *find_synced(const char *name) {
+    char line[512];
+    assert_non_null(getcwd(line, sizeof line - 128));
+    snprintf(line + strlen(line), 128, "%s%s\n", *name ? "/" : "", name);
+    return strstr(synced, line);
+}
+
+/* A shard that has its name is on the disk, name and all. */
+static void test_shards_are_synced(void **state) {
+    (void)state;
+    uint64_t owners[TINY_LAYERS * 8];
+    mf__shard what = {.n_ranks = 2, .rank = 1, .n_layers = TINY_LAYERS, .n_experts = 8, .owners = owners};
+    mf__convert_options opt;
+    mf__shard_options how = {0};
+    watch w = {.stop_at = -1};
+    mf_error err = {0};
+    char dst[80], experts[128], top[96];
+    for (int i = 0; i < TINY_LAYERS * 8; i++) owners[i] = 1 + (uint64_t)i % 2;
+    mf__convert_options_init(&opt);
+    assert_int_equal(convert(&opt, &w, NULL), MF_OK);
+    snprintf(dst, sizeof dst, "%s-shard", target);
+    snprintf(top, sizeof top, "%s.partial", dst);
+    snprintf(experts, sizeof experts, "%s/packed_experts", top);
+    *synced = '\0';
+    listening = true;
+    mf_status st = mf__shard_make(target, dst, &what, &how, &err);
+    listening = false;
+    if (st != MF_OK) fail_msg("%s", err.text);
+    assert_non_null(find_synced(experts));
+    assert_non_null(find_synced(top));
+    assert_true(find_synced("") > find_synced(top)); /* and last the folder, in which the name is */
+    assert_int_equal(mf__dir_remove(dst, NULL), MF_OK);
+    assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stopping_leaves_no_model),
@@ -379,8 +550,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_calibrated_bytes),
         cmocka_unit_test(test_nonfinite_rows_stay_apart),
         cmocka_unit_test(test_calibrations_that_cannot_be),
+        cmocka_unit_test(test_calibrated_against_its_source),
+        cmocka_unit_test(test_calibrated_experts_of_few_bits),
+        cmocka_unit_test(test_small_copies_are_small),
         cmocka_unit_test(test_parts_have_their_own_widths),
         cmocka_unit_test(test_bits_are_spent_near_the_target),
+        cmocka_unit_test(test_shards_are_synced),
     };
     if (argc != 2) return 2;
     tiny_checkpoint = argv[1];

@@ -189,8 +189,8 @@ static void test_experts(void **state) {
 /* Down has fewer columns than gate and up, and so more tokens in a batch: they have to fit where gate's had room. */
 static void test_wide_experts(void **state) {
     (void)state;
-#ifdef OP_EMULATED
-    return; /* minutes there, and not about an instruction set */
+#if defined OP_EMULATED || defined MF_SANITIZED
+    return; /* minutes there, and neither about an instruction set nor for a sanitizer: all of it is in one arena */
 #endif
     if (!op_level_chosen(mf__cpu_level_best())) return; /* it takes a while: once is enough */
     op_rack r = op_open_cpu(MF_CPU_BEST, false, 2);

@@ -253,6 +253,31 @@ static void test_dashboard(void **state) {
     assert_int_equal(end_of(&c), 0);
 }
 
+static double experts_in_memory(int port) {
+    int status;
+    char *metrics = ask(port, "/metrics", NULL, &status);
+    const char *name = "\nmoeflux_memory_bytes{part=\"experts\"} ", *at = strstr(metrics, name);
+    assert_non_null(at);
+    double bytes = atof(at + strlen(name));
+    free(metrics);
+    return bytes;
+}
+
+/* Experts that fit are read before anybody asks, for the sake of who asks first. */
+static void test_reads_at_once(void **state) {
+    (void)state;
+    child c = spawn((const char *[]){"--port", "0", "--prefetch", "on", NULL}, -1);
+    listen_to(&c);
+    bool read = false;
+    for (int i = 0; i < 200 && !read; i++) {
+        read = experts_in_memory(c.port) > 0;
+        if (!read) nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    }
+    assert_true(read);
+    kill(c.pid, SIGTERM);
+    assert_int_equal(end_of(&c), 0);
+}
+
 /* ---- chat --server with servers that are none -------------------------------------------------------------------- */
 
 #define OK "HTTP/1.1 200 OK\r\n"
@@ -366,7 +391,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_inherited_socket), cmocka_unit_test(test_socket_activation),
         cmocka_unit_test(test_no_prompt_cache),  cmocka_unit_test(test_signals),
         cmocka_unit_test(test_stuck_disk),       cmocka_unit_test(test_dashboard),
-        cmocka_unit_test(test_impostors),
+        cmocka_unit_test(test_reads_at_once),    cmocka_unit_test(test_impostors),
     };
     if (argc < 5) return 2;
     model_dir = argv[1];

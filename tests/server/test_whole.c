@@ -60,7 +60,11 @@ static void small_pieces(server_options *o) {
 
 /* At temperature 0 each of 64 concurrent requests gets exactly the text it gets alone. */
 static void test_same_bits(void **state) {
+#ifdef MF_SANITIZED
+    enum { N = 20, TOKENS = 5 };
+#else
     enum { N = 64, TOKENS = 10 };
+#endif
     static asker list[N];
     char *alone[N];
     fixture f;

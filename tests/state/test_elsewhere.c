@@ -157,6 +157,53 @@ static void test_failures(void **state) {
     mf_model_close(alone);
 }
 
+/* A request that is refused has cost no memory, however large. */
+static void many_rows_are_refused_first(mf_model *w, const mf_experts_request *good, float *pairs) {
+    mf_experts_request r = *good;
+    mf_stats before, after;
+    r.n_rows = 2048;
+    float *rows = calloc((size_t)r.n_rows * (size_t)r.n_hidden, sizeof *rows);
+    int32_t *ids = calloc((size_t)r.n_rows * (size_t)r.top_k, sizeof *ids);
+    assert_true(rows && ids);
+    ids[0] = -1;
+    r.rows = rows;
+    r.ids = ids;
+    mf_model_stats_get(w, &before);
+    assert_int_equal(mf_experts_compute(w, &r, pairs, (size_t)r.n_hidden, NULL), MF_E_INVALID);
+    mf_model_stats_get(w, &after);
+    assert_true(after.lent_bytes == before.lent_bytes);
+    free(rows);
+    free(ids);
+}
+
+/* Pairs that do not exist, that nobody took, that come twice, or not at all fail the pass. */
+static void test_wrong_pairs(void **state) {
+    static const char *const says[] = {[PUT_BELOW] = "pair -1 ",
+                                       [PUT_ABOVE] = "expected 0 to",
+                                       [PUT_NOT_TAKEN] = "begin did not take",
+                                       [PUT_TWICE] = "twice",
+                                       [PUT_NOT] = "left out 1 pairs"};
+    team t;
+    mf_model *m = open_team(*state, &t);
+    mf_session *s = any_session(m);
+    float *row = any_row(m, 1);
+    int32_t tokens[N_TOKENS];
+    tokens_of(tokens, N_TOKENS, 0);
+    any_eval(m, s, tokens, 5, row);
+    int64_t pos = mf_memory_length(s);
+    for (int wrong = PUT_BELOW; wrong <= PUT_NOT; wrong++) {
+        mf_error err = {0};
+        t.wrong = (wrong_pair)wrong;
+        assert_int_equal(mf_eval_prompt(s, tokens, N_TOKENS, pos, NULL, 0, &err), MF_E_INVALID);
+        assert_int_equal(t.wrong, PUT_RIGHT); /* it came to that */
+        if (!strstr(err.text, says[wrong])) fail_msg("\"%s\" does not say \"%s\"", err.text, says[wrong]);
+        assert_int_equal(mf_memory_length(s), pos);
+    }
+    free(row);
+    mf_session_free(s);
+    close_team(m, &t);
+}
+
 /* What mf_experts_compute refuses; and a model with experts only has no sessions. */
 static void test_refused(void **state) {
     mf_model *w = open_with(*state, NULL, true);
@@ -208,6 +255,7 @@ static void test_refused(void **state) {
     REFUSE(n_rows = 1);
     wanted[0] = info->n_experts - 1; /* nobody goes there */
     REFUSE(n_rows = 1);
+    many_rows_are_refused_first(w, &good, pairs);
     assert_int_equal(mf_session_create(w, NULL, &s, &err), MF_E_INVALID);
     assert_null(s);
     mf_experts_hint(w, -1, ids, 1);
@@ -279,9 +327,10 @@ static void test_own_failure(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits),    cmocka_unit_test(test_states),
-                                       cmocka_unit_test(test_failures),     cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_own_are_read), cmocka_unit_test(test_own_failure)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_states),
+                                       cmocka_unit_test(test_failures),    cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_wrong_pairs), cmocka_unit_test(test_own_are_read),
+                                       cmocka_unit_test(test_own_failure)};
     if (argc < 3 || !any_options(argc, argv, 3)) return 2;
     tiny_checkpoint = argv[1];
     any_chunk = atoi(argv[2]);

@@ -408,6 +408,48 @@ static void stores_beside_each_other_share_the_drive(void **state) {
     expert_files_remove(&f);
 }
 
+/* An engine around another; once it is freed, a read of the store beside ends. */
+typedef struct freed_io {
+    mf__io base, *real;
+    mf__store *beside;
+    bool freed;
+    int n_late; /* wakes after that */
+} freed_io;
+
+static void freed_wake(mf__io *io) {
+    freed_io *x = (freed_io *)io;
+    x->n_late += x->freed;
+    if (!x->freed && x->real->wake) x->real->wake(x->real);
+}
+
+static void freed_free(mf__io *io) {
+    freed_io *x = (freed_io *)io;
+    x->real->free(x->real);
+    x->freed = true;
+    mf__lane_wake_others(x->beside);
+}
+
+static void a_store_that_closes_is_not_woken(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "closes", 2, 4, 8192, 8192));
+    mf__store_config c = config_of(&f);
+    mf__store *a = open_store(&c);
+    c.beside = a;
+    mf__store *b = open_store(&c);
+    freed_io x = {.base = {"freed", freed_wake, freed_free}, .real = b->io, .beside = a};
+    pthread_mutex_lock(&b->lock);
+    b->io = &x.base;
+    pthread_mutex_unlock(&b->lock);
+    mf__store_close(b);
+    assert_true(x.freed);
+    assert_int_equal(x.n_late, 0);
+    mf__lane_wake_others(a);
+    assert_int_equal(x.n_late, 0);
+    mf__store_close(a);
+    expert_files_remove(&f);
+}
+
 /* Passes are timed once: what the second store finds out about reading ahead is what the first does. */
 static void stores_beside_each_other_ask_once(void **state) {
     (void)state;
@@ -608,6 +650,7 @@ int main(void) {
         cmocka_unit_test(the_later_router_knows_better),
         cmocka_unit_test(stores_beside_each_other_share_the_drive),
         cmocka_unit_test(stores_beside_each_other_ask_once),
+        cmocka_unit_test(a_store_that_closes_is_not_woken),
         cmocka_unit_test(the_logical_cache_knows_turns_alone),
         cmocka_unit_test(batches_foretell_the_next_pass),
         cmocka_unit_test(passes_by_their_rows),

@@ -12,7 +12,9 @@
 #include <cmocka.h>
 
 #include "../golden/tiny.h"
+#include "engine/experts.h"
 #include "engine/internal.h"
+#include "engine/lossy.h"
 #include "store/internal.h"
 
 #define N_PROMPT 37
@@ -191,6 +193,111 @@ static void lossy_results_do_not_depend_on_reads(void **state) {
     assert_int_equal(st.lossy_experts, 0);
 }
 
+/* Decodes until small copies serve some of a layer's experts; the session's is the model's reading. */
+static void decode_small(mf_model *m) {
+    mf_stats of_session, of_model;
+    float logits[TINY_VOCAB];
+    mf_session *s = tiny_session(m, 64, 16);
+    tiny_eval(s, N_PROMPT, logits);
+    for (int i = 0; i < N_DECODE || (!m->lossy->n_wanted && i < 20); i++) tiny_eval(s, 1, logits);
+    assert_true(m->lossy->n_wanted > 0);
+    mf_session_stats_get(s, &of_session);
+    mf_model_stats_get(m, &of_model);
+    assert_true(of_model.lossy_small_bytes > 0);
+    assert_int_equal(of_session.bytes_read, of_model.bytes_read); /* nothing is foretold here */
+    assert_int_equal(of_session.stall_ns, of_model.stall_ns);
+    mf_session_free(s);
+}
+
+#define TOP 3
+
+/* Three experts of a layer, for one row. */
+static void compute_for_others(mf_model *m, int layer, int32_t first, float pairs[TOP * TINY_HIDDEN]) {
+    int32_t ids[TOP] = {first, first + 1, first + 2};
+    float row[TINY_HIDDEN];
+    mf_error err = {0};
+    for (int i = 0; i < TINY_HIDDEN; i++) row[i] = (float)(i % 7) - 3.0f;
+    const mf_experts_request r = {.layer = layer,
+                                  .n_rows = 1,
+                                  .n_hidden = TINY_HIDDEN,
+                                  .top_k = TOP,
+                                  .n_decode = 1,
+                                  .rows = row,
+                                  .ids = ids,
+                                  .wanted = ids,
+                                  .n_wanted = TOP};
+    assert_int_equal(m->info.n_experts_per_token, TOP);
+    if (mf_experts_compute(m, &r, pairs, TOP * TINY_HIDDEN, &err) != MF_OK) fail_msg("%s", err.text);
+}
+
+/* What a model computes for others is what the files say, whatever was decided for tokens of its own. */
+static void experts_for_others_are_never_lossy(void **state) {
+    mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_OFF);
+    mf_model *plain = open_with(*state, &opt);
+    opt.lossy = (mf_lossy){.small = 2, .small_ram = 0.5};
+    opt.most_experts = 12;
+    mf_model *lossy = open_with(*state, &opt);
+    float pairs[2][TOP * TINY_HIDDEN];
+    decode_small(lossy);
+    int32_t small = lossy->lossy->wanted[0], first = small < TOP ? small : small - TOP + 1;
+    compute_for_others(plain, TINY_LAYERS - 1, first, pairs[0]);
+    compute_for_others(lossy, TINY_LAYERS - 1, first, pairs[1]);
+    assert_memory_equal(pairs[0], pairs[1], sizeof pairs[0]);
+    mf_prefetch_forget(lossy);
+    for (int l = 0; l < TINY_LAYERS; l++) assert_int_equal(lossy->lossy->store->n_last[l], 0);
+    mf_model_close(lossy);
+    mf_model_close(plain);
+}
+
+/* Nor is anything foretold from rows of theirs. */
+static void experts_for_others_foretell_nothing(void **state) {
+    mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_ON);
+    mf_model *m = open_with(*state, &opt);
+    float pairs[TOP * TINY_HIDDEN];
+    mf_stats st;
+    for (int l = 0; l < TINY_LAYERS; l++) compute_for_others(m, l, 1, pairs);
+    mf_model_stats_get(m, &st);
+    assert_int_equal(st.predictors[MF_PREDICTOR_EARLY_ROUTER].foretold, 0);
+    mf_model_close(m);
+}
+
+/* Small copies have a part of the memory that nobody else gets: mf_model_memory counts with it. */
+static void lossy_memory_is_counted(void **state) {
+    static const double parts[] = {0, 0.1, 0.5, 0.9};
+    for (size_t i = 0; i < MF__COUNT(parts); i++) {
+        mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_OFF, MF_SWITCH_OFF);
+        mf_memory_needs needs, without;
+        mf_model *m = NULL;
+        mf_error err = {0};
+        float logits[TINY_VOCAB];
+        if (mf_model_memory(*state, &opt, 64, 16, &without, &err)) fail_msg("%s", err.text);
+        opt.lossy = (mf_lossy){.small = 2, .small_ram = parts[i]};
+        if (mf_model_memory(*state, &opt, 64, 16, &needs, &err)) fail_msg("%s", err.text);
+        assert_true(needs.total > without.total);
+        assert_int_equal(needs.total,
+                         needs.program + needs.trunk + needs.workspace + needs.state + needs.kv + needs.experts);
+        opt.ram_bytes = needs.total;
+        m = open_with(*state, &opt);
+        mf_session *s = tiny_session(m, 0, 16);
+        tiny_eval(s, 63, logits);
+        tiny_eval(s, 1, logits);
+        mf_session *second = NULL;
+        mf_session_options so;
+        mf_session_options_init(&so);
+        while (mf__model_borrow(m, 1 << 16)) {
+        }
+        mf_status st = mf_session_create(m, &so, &second, &err);
+        if (st == MF_OK) st = mf_eval_token(second, 1, 0, logits, TINY_VOCAB, &err);
+        char allowed[64];
+        assert_int_equal(st, MF_E_NOMEM);
+        snprintf(allowed, sizeof allowed, "and %lld MB are allowed", (long long)(needs.total >> 20));
+        if (!strstr(err.text, allowed)) fail_msg("\"%s\" does not say \"%s\"", err.text, allowed);
+        mf_session_free(second);
+        mf_session_free(s);
+        mf_model_close(m);
+    }
+}
+
 static void lossy_settings_are_checked(void **state) {
     static const struct {
         mf_lossy lossy;
@@ -212,6 +319,12 @@ static void lossy_settings_are_checked(void **state) {
         assert_null(m);
         if (!strstr(err.text, cases[i].text)) fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].text);
     }
+    mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_ON);
+    mf_model *m = NULL;
+    mf_error err = {0};
+    opt.most_experts = -1;
+    assert_int_equal(mf_model_open(*state, &opt, &m, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "most_experts is -1"));
 }
 
 static void write_whole(const char *path, const char *bytes, size_t size) {
@@ -587,6 +700,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(forgetting_changes_no_logits), cmocka_unit_test(lossy_results_do_not_depend_on_reads)};
     const struct CMUnitTest rest[] = {
         cmocka_unit_test(lossy_settings_are_checked),
+        cmocka_unit_test(experts_for_others_are_never_lossy),
+        cmocka_unit_test(experts_for_others_foretell_nothing),
+        cmocka_unit_test(lossy_memory_is_counted),
         cmocka_unit_test(a_failed_read_changes_nothing),
         cmocka_unit_test(sessions_borrow_from_the_cache),
         cmocka_unit_test(a_prompt_takes_the_room_of_the_one_before),
