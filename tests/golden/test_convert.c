@@ -445,6 +445,39 @@ static void test_small_copies_are_small(void **state) {
     }
 }
 
+/* Single matrices of small copies can have other widths, as long as a copy is smaller than its expert. */
+static void test_small_copies_have_their_own_widths(void **state) {
+    (void)state;
+    mf__convert_options opt;
+    mf__verify_options how = {0};
+    watch w = {.stop_at = -1};
+    mf__native n;
+    mf__expert_layout small;
+    mf_error err = {0};
+    int n_experts = 0;
+    mf__convert_options_init(&opt);
+    opt.expert_bits = 4;
+    opt.also_bits = 3;
+    opt.also_part_bits[MF_PART_DOWN] = 4;
+    assert_int_equal(convert(&opt, &w, NULL), MF_OK);
+    assert_int_equal(mf__native_open(target, &n, NULL), MF_OK);
+    const json_t *set = json_object_get(json_object_get(n.manifest, "moeflux"), "experts_2bit");
+    assert_int_equal(mf__native_experts_parse(set, &small, &n_experts, NULL), MF_OK);
+    static const int bits[] = {3, 3, 4};
+    for (int p = 0; p < MF_PART_COUNT; p++) assert_int_equal(small.part[p].bits, bits[p]);
+    mf__native_close(&n);
+    assert_int_equal(mf__verify(target, &how, NULL, NULL), MF_OK);
+    if (mf__verify_against(target, tiny_checkpoint, &how, NULL, &err))
+        fail_msg("%s", err.text); /* by what it says of itself */
+    assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
+    opt.expert_bits = 3;
+    assert_int_equal(convert(&opt, &w, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "would be of no use"));
+    opt.also_part_bits[MF_PART_DOWN] = 7;
+    assert_int_equal(convert(&opt, &w, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "small copies' down: 7 bits"));
+}
+
 /* ---- mixed widths ---- */
 
 static void test_parts_have_their_own_widths(void **state) {
@@ -553,6 +586,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_calibrated_against_its_source),
         cmocka_unit_test(test_calibrated_experts_of_few_bits),
         cmocka_unit_test(test_small_copies_are_small),
+        cmocka_unit_test(test_small_copies_have_their_own_widths),
         cmocka_unit_test(test_parts_have_their_own_widths),
         cmocka_unit_test(test_bits_are_spent_near_the_target),
         cmocka_unit_test(test_shards_are_synced),
