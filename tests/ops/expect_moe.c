@@ -97,31 +97,32 @@ static double bias_of(const op_rig *rig, int32_t expert, mf__expert_part part, i
 }
 
 /* y = W_down act(W_gate x + b_gate, W_up x + b_up) + b_down, one inner channel after the other */
-static void expert_row(const op_rig *rig, int32_t expert, int64_t t, double *y) {
+static void expert_row(const op_rig *rig, int32_t expert, double *const parts[MF_PART_COUNT], int64_t t, double *y) {
     int32_t hidden = op_in_cols(rig, 0), inner = rig->op->p.moe.n_inner;
-    double *gate = part_values(rig, expert, MF_PART_GATE), *up = part_values(rig, expert, MF_PART_UP);
-    double *down = part_values(rig, expert, MF_PART_DOWN);
+    const double *gate = parts[MF_PART_GATE], *up = parts[MF_PART_UP], *down = parts[MF_PART_DOWN];
     for (int32_t c = 0; c < hidden; c++) y[c] = bias_of(rig, expert, MF_PART_DOWN, c);
     for (int32_t i = 0; i < inner; i++) {
         double a = bias_of(rig, expert, MF_PART_GATE, i), b = bias_of(rig, expert, MF_PART_UP, i);
         for (int32_t c = 0; c < hidden; c++) {
-            a += gate[i * hidden + c] * op_in(rig, 0, t * hidden + c);
-            b += up[i * hidden + c] * op_in(rig, 0, t * hidden + c);
+            double x = op_in(rig, 0, t * hidden + c);
+            a += gate[i * hidden + c] * x;
+            b += up[i * hidden + c] * x;
         }
-        for (int32_t c = 0; c < hidden; c++) y[c] += down[c * inner + i] * expect_act(&rig->op->p.moe.glu, a, b);
+        double act = expect_act(&rig->op->p.moe.glu, a, b);
+        for (int32_t c = 0; c < hidden; c++) y[c] += down[c * inner + i] * act;
     }
-    free(gate);
-    free(up);
-    free(down);
 }
 
 /* Pairs of experts that are not in the bank stay as they were. */
 void expect_experts(const op_rig *rig, op_result *want) {
     int32_t hidden = op_in_cols(rig, 0), top = rig->op->p.moe.top_k;
-    for (int64_t i = 0; i < (int64_t)rig->n_rows * top; i++) {
-        int32_t expert = op_in_id(rig, 1, i);
-        if (rig->c->every_other && expert % 2) continue;
-        expert_row(rig, expert, i / top, op_out(rig, want, 0) + i * hidden);
+    for (int32_t e = 0; e < rig->c->n_experts; e++) {
+        if (rig->c->every_other && e % 2) continue;
+        double *parts[MF_PART_COUNT];
+        for (int p = 0; p < MF_PART_COUNT; p++) parts[p] = part_values(rig, e, (mf__expert_part)p);
+        for (int64_t i = 0; i < (int64_t)rig->n_rows * top; i++)
+            if (op_in_id(rig, 1, i) == e) expert_row(rig, e, parts, i / top, op_out(rig, want, 0) + i * hidden);
+        for (int p = 0; p < MF_PART_COUNT; p++) free(parts[p]);
     }
 }
 
