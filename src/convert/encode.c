@@ -109,7 +109,7 @@ static void encode_row(region *r, int64_t row, float *x, float *y) {
     if (!e->allow_nonfinite && !all_finite(x, e->dst.n_cols)) note_bad(r, row);
     bool affine = e->dst.type == MF_TYPE_AFFINE, done = repack_row(e, row, y, data, scales, biases);
     if (!done && affine)
-        mf__affine_fit_weighted_row(x, e->weights, &e->dst, mf__affine_fit_levels(), data, scales, biases);
+        mf__affine_fit_weighted_row(x, e->weights, &e->dst, mf__affine_fit_levels(), &(mf__fit_out){data, scales, biases, NULL});
     else if (!done)
         store_floats(e->dst.type, x, e->dst.n_cols, data);
     if (!affine || !e->rows) return;
@@ -148,7 +148,7 @@ static void encode_strip(region *r, int64_t first, int n, float *strip, float *y
     for (int i = 0; i < n; i++) {
         uint8_t *data = out.codes + i * r->row, *scales = out.scales + i * r->scale, *biases = out.biases + i * r->bias;
         const float *x = strip + i * cols;
-        if (!finite[i]) mf__affine_fit_weighted_row(x, NULL, &e->dst, mf__affine_fit_levels(), data, scales, biases);
+        if (!finite[i]) mf__affine_fit_weighted_row(x, NULL, &e->dst, mf__affine_fit_levels(), &(mf__fit_out){data, scales, biases, NULL});
         if (!e->rows) continue;
         mf__affine_decode_row(data, scales, biases, e->dst.scale_type, cols, e->dst.bits, e->dst.group, y);
         e->rows[first + i] = row_loss(e, x, y, first + i);
