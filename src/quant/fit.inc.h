@@ -35,6 +35,9 @@ static const tries WEIGHTED[] = {[2] = {6, 4, 0.1f},  [3] = {6, 3, 0.08f}, [4] =
 
 typedef float vec __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t mask __attribute__((vector_size(4 * WIDTH)));
+typedef double wide __attribute__((vector_size(4 * WIDTH))); /* half as many */
+typedef int64_t wide_mask __attribute__((vector_size(4 * WIDTH)));
+typedef float narrow __attribute__((vector_size(2 * WIDTH)));
 
 /* One float of each lane's group. Between the passes over the values, loops over lanes, which have no branches, become
  * vectors. */
@@ -53,8 +56,7 @@ typedef struct batch {
     float max_code;
     mf__type scale_type;
     lanes lo, hi;
-    double count[WIDTH]; /* the sum of weights */
-    lanes total;         /* of the values */
+    lanes count, total; /* sums: of the weights, of the values */
 } batch;
 
 INLINE vec load(const float *x) {
@@ -207,7 +209,7 @@ INLINE void look_at(batch *b) {
     b->lo = store(lo);
     b->hi = store(hi);
     b->total = store(join_strands(total));
-    EACH_LANE(k) b->count[k] = b->group;
+    EACH_LANE(k) b->count.at[k] = (float)b->group;
 }
 
 /* w: [group] of every lane's group, of n. */
@@ -224,8 +226,7 @@ INLINE void weigh(batch *b, const float *w, int n) {
         count[k] = join_strands(c);
         total[k] = join_strands(t);
     }
-    lanes sum = store(join_strands(count));
-    EACH_LANE(k) b->count[k] = sum.at[k];
+    b->count = store(join_strands(count));
     b->total = store(join_strands(total));
 }
 
@@ -238,23 +239,33 @@ INLINE void round_as_stored(mf__type type, lanes *v) {
         EACH_LANE(k) v->at[k] = mf__affine_as_stored(v->at[k], type);
 }
 
+INLINE wide load_wide(const float *x) {
+    narrow v;
+    memcpy(&v, x, sizeof v);
+    return __builtin_convertvector(v, wide);
+}
+
+/* new where good, else as it was */
+INLINE void replace(wide_mask good, wide new, float *x) {
+    narrow v = __builtin_convertvector((wide)((good & (wide_mask) new) | (~good & (wide_mask)load_wide(x))), narrow);
+    memcpy(x, &v, sizeof v);
+}
+
 /* The best scale and bias for codes with these sums; as they were where all codes are one. */
 INLINE void solve(const batch *b, const sums *of, lanes *scale, lanes *bias) {
-    EACH_LANE(k) {
-        double code = of->code.at[k], total = b->total.at[k], count = b->count[k];
-        double det = count * of->square.at[k] - code * code;
-        double s = (count * of->product.at[k] - code * total) / det;
-        float new_scale = (float)s, new_bias = (float)((total - s * code) / count);
-        scale->at[k] = det > 0 ? new_scale : scale->at[k];
-        bias->at[k] = det > 0 ? new_bias : bias->at[k];
+    for (int k = 0; k < WIDTH; k += WIDTH / 2) {
+        wide code = load_wide(of->code.at + k), total = load_wide(b->total.at + k), count = load_wide(b->count.at + k);
+        wide det = count * load_wide(of->square.at + k) - code * code, zero = {0};
+        wide s = (count * load_wide(of->product.at + k) - code * total) / det;
+        replace(det > zero, s, scale->at + k);
+        replace(det > zero, (total - s * code) / count, bias->at + k);
     }
 }
 
 /* Takes *scale and *bias, as stored, to others with a smaller error where there are some. */
 INLINE void search(const batch *b, bool weighted, const tries *how, lanes *scale, lanes *bias) {
     lanes s[MAX_TRIES], from[MAX_TRIES];
-    for (int t = 0; t < how->n; t++)
-        EACH_LANE(k) {
+    for (int t = 0; t < how->n; t++) EACH_LANE(k) {
             float half = (b->hi.at[k] - b->lo.at[k]) * 0.5f * (1.0f - how->step * (float)t);
             s[t].at[k] = 2 * half / b->max_code;
             from[t].at[k] = (b->lo.at[k] + b->hi.at[k]) * 0.5f - half;
@@ -295,7 +306,13 @@ INLINE void choose_by_rule(const batch *b, lanes *scale, lanes *bias) {
 }
 
 INLINE void put(const lanes *v, mf__type type, int64_t first, int n, void *out) {
-    for (int k = 0; k < n; k++) mf__affine_scale_set(out, type, first + k, v->at[k]);
+    for (int k = 0; k < n; k++) {
+        uint16_t h = mf__f32_to_bf16(v->at[k]);
+        if (type == MF_TYPE_BF16)
+            memcpy((uint16_t *)out + first + k, &h, sizeof h);
+        else
+            mf__affine_scale_set(out, type, first + k, v->at[k]);
+    }
 }
 
 void SEARCH(const float *x, const float *w, const mf__tensor *form, void *scales, void *biases) {
@@ -357,8 +374,8 @@ INLINE float sum_part(const part v[PARTS]) {
 }
 
 /* Nearest codes of a group, ties to even, and how far they are from it. Clamping first gives the same result as
- * clamping last (rounding is monotone and the bounds are integers) and keeps the value where adding 2^23 rounds it to an
- * integer. A NaN becomes 0. */
+ * clamping last (rounding is monotone and the bounds are integers) and keeps the value where adding 2^23 rounds it to
+ * an integer. A NaN becomes 0. */
 INLINE mf__fit_loss codes_of(const float *x, int group, float scale, float bias, float max_code, float *codes) {
     part zero = {0}, most = zero + max_code, error[PARTS], total[PARTS];
     for (int p = 0; p < PARTS; p++) error[p] = total[p] = zero;
@@ -376,6 +393,13 @@ INLINE mf__fit_loss codes_of(const float *x, int group, float scale, float bias,
     return (mf__fit_loss){sum_part(error), sum_part(total)};
 }
 
+INLINE float get(const void *from, mf__type type, int64_t i) {
+    uint16_t h;
+    if (type != MF_TYPE_BF16) return mf__affine_scale(from, type, i);
+    memcpy(&h, (const uint16_t *)from + i, sizeof h);
+    return mf__bf16_to_f32(h);
+}
+
 void CODES(const float *x, const mf__tensor *form, const void *scales, const void *biases, void *codes,
            mf__fit_loss *loss) {
     int group = form->group, n;
@@ -386,8 +410,7 @@ void CODES(const float *x, const mf__tensor *form, const void *scales, const voi
         uint8_t bytes[AT_ONCE];
         n = form->n_cols - i < AT_ONCE ? (int)(form->n_cols - i) : AT_ONCE;
         for (int k = 0; k < n; k += group, g++) {
-            float scale = mf__affine_scale(scales, form->scale_type, g);
-            float bias = mf__affine_scale(biases, form->scale_type, g);
+            float scale = get(scales, form->scale_type, g), bias = get(biases, form->scale_type, g);
             mf__fit_loss of = codes_of(x + i + k, group, scale, bias, (float)((1 << form->bits) - 1), q + k);
             if (loss) loss[g] = of;
         }

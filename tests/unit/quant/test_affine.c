@@ -557,10 +557,12 @@ static void weights_count(void **state) {
                 w[i] = round == 18 ? 1 : round == 19 ? 0 : i % 7 ? w[i] * w[i] : 9 * w[i] * w[i];
             }
             encode_with(1, x, form.bits, form.group, form.scale_type, &plain);
-            mf__affine_fit_weighted_row(x, w, &form, 1, &(mf__fit_out){weighted.codes, weighted.scales, weighted.biases, NULL});
+            mf__affine_fit_weighted_row(x, w, &form, 1,
+                                        &(mf__fit_out){weighted.codes, weighted.scales, weighted.biases, NULL});
             for (int level = 2; level <= mf__affine_fit_levels(); level++) {
                 memset(&again, 0, sizeof again);
-                mf__affine_fit_weighted_row(x, w, &form, level, &(mf__fit_out){again.codes, again.scales, again.biases, NULL});
+                mf__affine_fit_weighted_row(x, w, &form, level,
+                                            &(mf__fit_out){again.codes, again.scales, again.biases, NULL});
                 assert_memory_equal(&weighted, &again, sizeof again);
             }
             double one = weighted_error(x, w, &form, &plain), two = weighted_error(x, w, &form, &weighted);
