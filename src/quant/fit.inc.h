@@ -55,6 +55,7 @@ typedef struct batch {
     int group;
     float max_code;
     mf__type scale_type;
+    bool short_values;
     lanes lo, hi;
     lanes count, total; /* sums: of the weights, of the values */
 } batch;
@@ -71,26 +72,31 @@ INLINE lanes store(vec v) {
     return to;
 }
 
-/* a where it is larger (smaller), b elsewhere: where one is a NaN too. nearest: of 0 to 255, ties to even. square_add:
- * of whole numbers below 2^24, exact both ways. */
+/* a where it is larger (smaller), b elsewhere: where one is a NaN too. clamp: from 0 to most; by their bits, of which
+ * the sign is that of a whole number too, processors do it beside products and sums. A NaN becomes 0, if it is the one
+ * that arithmetic makes. nearest: of 0 to 255, ties to even. exact_add: sum + a * b, for products that have no more
+ * than 24 bits; rounded once or twice is then the same. */
 #if WIDTH == 16
 #define larger(a, b) ((vec)_mm512_max_ps(a, b))
 #define smaller(a, b) ((vec)_mm512_min_ps(a, b))
+#define clamp(a, most) ((vec)_mm512_min_epi32(_mm512_max_epi32((__m512i)(a), (__m512i){0}), (__m512i)(most)))
 #define nearest(a) ((vec)_mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
-#define square_add(a, sum) ((vec)_mm512_fmadd_ps(a, a, sum))
+#define exact_add(a, b, sum) ((vec)_mm512_fmadd_ps(a, b, sum))
 #elif WIDTH == 8
 #define larger(a, b) ((vec)_mm256_max_ps(a, b))
 #define smaller(a, b) ((vec)_mm256_min_ps(a, b))
+#define clamp(a, most) ((vec)_mm256_min_epi32(_mm256_max_epi32((__m256i)(a), (__m256i){0}), (__m256i)(most)))
 #define nearest(a) ((vec)_mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
-#define square_add(a, sum) ((vec)_mm256_fmadd_ps(a, a, sum))
+#define exact_add(a, b, sum) ((vec)_mm256_fmadd_ps(a, b, sum))
 #else
 INLINE vec choose(mask m, vec yes, vec no) {
     return (vec)((m & (mask)yes) | (~m & (mask)no));
 }
 #define larger(a, b) choose((a) > (b), a, b)
 #define smaller(a, b) choose((a) < (b), a, b)
+#define clamp(a, most) smaller(larger(a, (vec){0}), most)
 #define nearest(a) (((a) + 0x1p23f) - 0x1p23f)
-#define square_add(a, sum) ((sum) + (a) * (a))
+#define exact_add(a, b, sum) ((sum) + (a) * (b))
 #endif
 
 /* ---- groups into lanes ---- */
@@ -137,64 +143,85 @@ static void spread(const float *x, int group, int n, vec *out) {
 /* ---- sums ---- */
 
 /* The strands of a sum, of which one loop makes every fourth: those 8 apart meet first, then 4, then 2. */
-INLINE vec join_strands(const vec strand[4]) {
-    return (strand[0] + strand[2]) + (strand[1] + strand[3]);
+INLINE vec join_strands(vec a, vec b, vec c, vec d) {
+    return (a + c) + (b + d);
 }
 
 INLINE vec code_of(vec v, vec bias, vec inverse, vec most) {
-    vec q = (v - bias) * inverse, zero = {0};
-    q = larger(q, zero);
-    q = smaller(q, most);
+    vec q = (v - bias) * inverse;
+    q = clamp(q, most);
     return nearest(q);
 }
 
+/* Which sums are wanted, known to the compiler. short_values: the values have so few bits that their products with
+ * codes are exact. */
+typedef struct kind {
+    bool weighted, short_values;
+} kind;
+
+typedef struct strands {
+    vec code, square, product;
+} strands;
+
 /* Without weights the sums of codes and their squares are whole numbers below 2^24: exact in any order. */
-INLINE void sums_of(const batch *b, bool weighted, const lanes *scale, const lanes *bias, sums *out) {
-    vec s = load(scale->at), from = load(bias->at), zero = {0}, most = zero + b->max_code, inverse = 1.0f / s;
-    vec code[4], square[4], product[4], codes = zero, squares = zero;
-    for (int k = 0; k < 4; k++) {
-        vec c[4] = {zero, zero, zero, zero}, q2[4] = {zero, zero, zero, zero}, p[4] = {zero, zero, zero, zero};
-        for (int i = k; i < b->group; i += STRANDS)
-            for (int j = 0; j < 4; j++) {
-                vec v = b->x[i + 4 * j], q = code_of(v, from, inverse, most), counted = q;
-                if (weighted) {
-                    counted = q * b->w[i + 4 * j];
-                    c[j] += counted;
-                    q2[j] += counted * q;
-                } else {
-                    codes += q;
-                    squares = square_add(q, squares);
-                }
-                p[j] += counted * v;
-            }
-        product[k] = join_strands(p);
-        if (!weighted) continue;
-        code[k] = join_strands(c);
-        square[k] = join_strands(q2);
+INLINE void add_codes(const batch *b, kind of, int i, vec q, strands *to) {
+    vec v = b->x[i];
+    if (of.weighted) {
+        vec weighted = q * b->w[i];
+        to->code += weighted;
+        to->square += weighted * q;
+        to->product += weighted * v;
+    } else {
+        to->code += q;
+        to->square = exact_add(q, q, to->square);
+        to->product = of.short_values ? exact_add(q, v, to->product) : to->product + q * v;
     }
-    out->code = store(weighted ? join_strands(code) : codes);
-    out->square = store(weighted ? join_strands(square) : squares);
-    out->product = store(join_strands(product));
 }
 
-INLINE lanes error_of(const batch *b, bool weighted, const lanes *scale, const lanes *bias) {
+INLINE void sums_of(const batch *b, kind of, const lanes *scale, const lanes *bias, sums *out) {
+    vec from = load(bias->at), zero = {0}, most = zero + b->max_code, inverse = 1.0f / load(scale->at);
+    vec code[4], square[4], product[4];
+    strands to[4];
+    for (int j = 0; j < 4; j++) to[j].code = to[j].square = zero;
+    for (int k = 0; k < 4; k++) {
+        for (int j = 0; j < 4; j++) {
+            if (of.weighted) to[j].code = to[j].square = zero;
+            to[j].product = zero;
+        }
+        for (int i = k; i < b->group; i += STRANDS)
+            for (int j = 0; j < 4; j++)
+                add_codes(b, of, i + 4 * j, code_of(b->x[i + 4 * j], from, inverse, most), &to[j]);
+        product[k] = join_strands(to[0].product, to[1].product, to[2].product, to[3].product);
+        code[k] = join_strands(to[0].code, to[1].code, to[2].code, to[3].code);
+        square[k] = join_strands(to[0].square, to[1].square, to[2].square, to[3].square);
+    }
+    out->code = store(of.weighted ? join_strands(code[0], code[1], code[2], code[3]) : code[3]);
+    out->square = store(of.weighted ? join_strands(square[0], square[1], square[2], square[3]) : square[3]);
+    out->product = store(join_strands(product[0], product[1], product[2], product[3]));
+}
+
+/* Of scale and bias as they are stored. */
+INLINE lanes error_of(const batch *b, kind of, const lanes *scale, const lanes *bias) {
     vec s = load(scale->at), from = load(bias->at), zero = {0}, most = zero + b->max_code, inverse = 1.0f / s, error[4];
     for (int k = 0; k < 4; k++) {
         vec e[4] = {zero, zero, zero, zero};
         for (int i = k; i < b->group; i += STRANDS)
             for (int j = 0; j < 4; j++) {
-                vec v = b->x[i + 4 * j], q = code_of(v, from, inverse, most), d = v - (q * s + from), off = d;
-                if (weighted) off = d * b->w[i + 4 * j];
+                vec v = b->x[i + 4 * j], q = code_of(v, from, inverse, most);
+                vec d = v - (of.short_values ? exact_add(q, s, from) : q * s + from), off = d;
+                if (of.weighted) off = d * b->w[i + 4 * j];
                 e[j] += off * d;
             }
-        error[k] = join_strands(e);
+        error[k] = join_strands(e[0], e[1], e[2], e[3]);
     }
-    return store(join_strands(error));
+    return store(join_strands(error[0], error[1], error[2], error[3]));
 }
 
-/* The smallest and the largest value, and the sum. */
+/* The smallest and the largest value, the sum, and whether products with codes and scales are exact: there are 16 bits
+ * of mantissa at most, as with BF16 and F16, and nothing is near the end of what a float can be. */
 INLINE void look_at(batch *b) {
     vec lo = b->x[0], hi = lo, zero = {0}, total[4];
+    mask bits = (mask)zero;
     for (int k = 0; k < 4; k++) {
         vec t[4] = {zero, zero, zero, zero};
         for (int i = k; i < b->group; i += STRANDS)
@@ -202,14 +229,18 @@ INLINE void look_at(batch *b) {
                 vec v = b->x[i + 4 * j];
                 lo = smaller(v, lo);
                 hi = larger(v, hi);
+                bits |= (mask)v;
                 t[j] += v;
             }
-        total[k] = join_strands(t);
+        total[k] = join_strands(t[0], t[1], t[2], t[3]);
     }
     b->lo = store(lo);
     b->hi = store(hi);
-    b->total = store(join_strands(total));
+    b->total = store(join_strands(total[0], total[1], total[2], total[3]));
     EACH_LANE(k) b->count.at[k] = (float)b->group;
+    bool fit = b->scale_type != MF_TYPE_F32;
+    EACH_LANE(k) fit = fit & !(bits[k] & 0xff) & (b->lo.at[k] > -0x1p100f) & (b->hi.at[k] < 0x1p100f);
+    b->short_values = fit;
 }
 
 /* w: [group] of every lane's group, of n. */
@@ -223,11 +254,11 @@ INLINE void weigh(batch *b, const float *w, int n) {
                 c[j] += b->w[i + 4 * j];
                 t[j] += b->w[i + 4 * j] * b->x[i + 4 * j];
             }
-        count[k] = join_strands(c);
-        total[k] = join_strands(t);
+        count[k] = join_strands(c[0], c[1], c[2], c[3]);
+        total[k] = join_strands(t[0], t[1], t[2], t[3]);
     }
-    b->count = store(join_strands(count));
-    b->total = store(join_strands(total));
+    b->count = store(join_strands(count[0], count[1], count[2], count[3]));
+    b->total = store(join_strands(total[0], total[1], total[2], total[3]));
 }
 
 /* ---- the search ---- */
@@ -263,7 +294,7 @@ INLINE void solve(const batch *b, const sums *of, lanes *scale, lanes *bias) {
 }
 
 /* Takes *scale and *bias, as stored, to others with a smaller error where there are some. */
-INLINE void search(const batch *b, bool weighted, const tries *how, lanes *scale, lanes *bias) {
+INLINE void search(const batch *b, kind of, const tries *how, lanes *scale, lanes *bias) {
     lanes s[MAX_TRIES], from[MAX_TRIES];
     for (int t = 0; t < how->n; t++) EACH_LANE(k) {
             float half = (b->hi.at[k] - b->lo.at[k]) * 0.5f * (1.0f - how->step * (float)t);
@@ -272,15 +303,15 @@ INLINE void search(const batch *b, bool weighted, const tries *how, lanes *scale
         }
     for (int round = 0; round < how->rounds; round++)
         for (int t = 0; t < how->n; t++) {
-            sums of;
-            sums_of(b, weighted, &s[t], &from[t], &of);
-            solve(b, &of, &s[t], &from[t]);
+            sums got;
+            sums_of(b, of, &s[t], &from[t], &got);
+            solve(b, &got, &s[t], &from[t]);
         }
-    lanes least = error_of(b, weighted, scale, bias);
+    lanes least = error_of(b, of, scale, bias);
     for (int t = 0; t < how->n; t++) {
         round_as_stored(b->scale_type, &s[t]);
         round_as_stored(b->scale_type, &from[t]);
-        lanes error = error_of(b, weighted, &s[t], &from[t]);
+        lanes error = error_of(b, of, &s[t], &from[t]);
         EACH_LANE(k) {
             bool better = (s[t].at[k] > 0) & (error.at[k] < least.at[k]) & (b->hi.at[k] > b->lo.at[k]);
             least.at[k] = better ? error.at[k] : least.at[k];
@@ -330,10 +361,13 @@ void SEARCH(const float *x, const float *w, const mf__tensor *form, void *scales
         look_at(&b);
         values = b.total;
         choose_by_rule(&b, &scale, &bias);
-        search(&b, false, &TRIES[form->bits], &scale, &bias);
+        if (b.short_values)
+            search(&b, (kind){.short_values = true}, &TRIES[form->bits], &scale, &bias);
+        else
+            search(&b, (kind){0}, &TRIES[form->bits], &scale, &bias);
         if (w) {
             weigh(&b, w + g * group, n);
-            search(&b, true, &WEIGHTED[form->bits], &scale, &bias);
+            search(&b, (kind){.weighted = true}, &WEIGHTED[form->bits], &scale, &bias);
         }
         put(&scale, type, g, n, scales);
         put(&bias, type, g, n, biases);
@@ -351,11 +385,13 @@ void SEARCH(const float *x, const float *w, const mf__tensor *form, void *scales
 #if WIDTH == 4
 #define PARTS 2
 typedef vec part;
+#define part_nearest(a) nearest(a)
 #define part_larger(a, b) larger(a, b)
 #define part_smaller(a, b) smaller(a, b)
 #else
 #define PARTS 1
 typedef float part __attribute__((vector_size(32)));
+#define part_nearest(a) ((part)_mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
 #define part_larger(a, b) ((part)_mm256_max_ps(a, b))
 #define part_smaller(a, b) ((part)_mm256_min_ps(a, b))
 #endif
@@ -384,7 +420,7 @@ INLINE mf__fit_loss codes_of(const float *x, int group, float scale, float bias,
             part v = load_part(x + i + p * (8 / PARTS)), q = (v - bias) / scale;
             q = part_larger(q, zero);
             q = part_smaller(q, most);
-            q = (q + 0x1p23f) - 0x1p23f;
+            q = part_nearest(q);
             memcpy(codes + i + p * (8 / PARTS), &q, sizeof q);
             part d = v - (q * scale + bias);
             error[p] += d * d;
