@@ -10,8 +10,7 @@
 #include "quant/half.h"
 
 #define NO_ROW INT64_MAX
-#define FIT_VALUES 4096   /* rows are fitted together up to that: they stay in the first cache, and few lanes are idle \
-                           */
+#define FIT_VALUES 4096   /* rows are fitted together up to that: few lanes are idle, and the first cache holds them */
 #define TAKE_VALUES 65536 /* what a thread takes at a time */
 
 typedef struct region {
