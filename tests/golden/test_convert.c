@@ -255,7 +255,7 @@ static void test_calibrated_bytes(void **state) {
  * of threads. */
 static void test_nonfinite_rows_stay_apart(void **state) {
     enum { ROWS = 70, COLS = 64, GROUP = 32, BITS = 3, ROW = COLS * BITS / 8, SCALES = COLS / GROUP * 2 };
-    static float from[ROWS][COLS], factor[COLS][COLS], scratch[3 * 2 * COLS];
+    static float from[ROWS][COLS], factor[COLS][COLS];
     static uint8_t first[ROWS][ROW + 2 * SCALES], bytes[ROWS][ROW + 2 * SCALES];
     uint8_t data[ROWS * ROW], scales[ROWS * SCALES], biases[ROWS * SCALES];
     uint32_t seed = 5;
@@ -267,6 +267,7 @@ static void test_nonfinite_rows_stay_apart(void **state) {
     for (int i = 0; i < COLS; i++)
         for (int k = i; k < COLS; k++) factor[i][k] = i == k ? 1 : 0.3f;
     float *strips = malloc((size_t)(3 * mf__encode_strip(COLS)) * sizeof *strips);
+    float *scratch = malloc((size_t)(3 * mf__encode_scratch(COLS)) * sizeof *scratch);
     mf__tensor stored = {.type = MF_TYPE_F32, .n_planes = 1, .n_rows = ROWS, .n_cols = COLS, .data = from};
     for (int run = 0; run < 4; run++) { /* all are finite; then one is not, with 1, 2 and 3 threads */
         mf__source src = mf__source_plain(&stored);
@@ -299,6 +300,7 @@ static void test_nonfinite_rows_stay_apart(void **state) {
         if (run == 0) memcpy(first, bytes, sizeof first);
     }
     free(strips);
+    free(scratch);
 }
 
 /* What a calibration cannot be for is said before anything is written; work of another calibration is not gone on
