@@ -156,6 +156,13 @@ static const shape SHAPES[] = {
      "\"conv\", \"full_attention\", \"conv\", \"conv\", \"conv\", \"full_attention\", \"conv\", \"conv\", \"conv\", "
      "\"full_attention\", \"conv\", \"conv\", \"conv\", \"full_attention\", \"conv\", \"conv\", \"full_attention\", "
      "\"conv\", \"conv\"], \"tie_word_embeddings\": true, \"eos_token_id\": 256}"},
+    {"llama4", 48, 4,
+     "{\"model_type\": \"llama4_text\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 5120, \"vocab_size\": 202048, "
+     "\"max_position_embeddings\": 1048576, \"num_attention_heads\": 40, \"num_key_value_heads\": 8, "
+     "\"head_dim\": 128, \"rope_theta\": 500000.0, \"attention_chunk_size\": 8192, \"no_rope_layers\": [], "
+     "\"attn_temperature_tuning\": true, \"floor_scale\": 8192, \"attn_scale\": 0.1, \"use_qk_norm\": false, "
+     "\"interleave_moe_layer_step\": 2, \"intermediate_size\": 8192, \"intermediate_size_mlp\": 16384, "
+     "\"num_local_experts\": 128, \"num_experts_per_tok\": 1, \"eos_token_id\": 256}"},
     {"tiny", 4, 1,
      "{" QWEN "\"hidden_size\": 256, \"vocab_size\": 512, \"max_position_embeddings\": 4096, "
      "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"linear_num_key_heads\": 2, "
@@ -164,9 +171,10 @@ static const shape SHAPES[] = {
      "\"shared_expert_intermediate_size\": 128}"},
 };
 
-const char *const mf__synth_shapes[] = {"a3b",   "a17b",    "deepseek", "glm-flash", "glm5",  "deepseek32", "mistral4",
-                                        "mimo",  "gemma4",  "hy3",      "ernie",     "olmoe", "mixtral",    "qwen2",
-                                        "dots1", "hunyuan", "minimax3", "deepseek4", "lfm2",  "tiny",       NULL};
+const char *const mf__synth_shapes[] = {"a3b",      "a17b",   "deepseek", "glm-flash", "glm5",     "deepseek32",
+                                        "mistral4", "mimo",   "gemma4",   "hy3",       "ernie",    "olmoe",
+                                        "mixtral",  "qwen2",  "dots1",    "hunyuan",   "minimax3", "deepseek4",
+                                        "lfm2",     "llama4", "tiny",     NULL};
 
 /* Layers with a kind of their own each: the first ones. */
 static void cut_layers(json_t *config, int n_layers) {

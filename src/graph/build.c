@@ -223,7 +223,7 @@ mf__act mf__g_attention(mf__graph *g, mf__act q, mf__w sinks, mf__op_params p) {
     want_cols(g, "attention", q.id, (int64_t)p.attn.n_heads * p.attn.head_dim);
     if (p.attn.n_kv_heads <= 0 || p.attn.n_heads % p.attn.n_kv_heads)
         fail(g, "attention: %d heads cannot share %d kv heads", p.attn.n_heads, p.attn.n_kv_heads);
-    if (p.attn.window < 0) fail(g, "attention: a window of %d rows", p.attn.window);
+    if (p.attn.window < p.attn.chunked) fail(g, "attention: a window of %d rows", p.attn.window);
     if (sinks.id >= 0) want_weight(g, "attention", sinks, 1, p.attn.n_heads);
     mf__op *op = add_op(g, MF_OP_ATTENTION, "attention");
     op->in[0] = q.id;
@@ -448,12 +448,12 @@ void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__w factors, mf__op
         fail(g, "route: top %d of %d experts (at most %d)", p.route.top_k, p.route.n_experts, MF_MAX_TOPK);
     if (bias.id >= 0) want_weight(g, "route", bias, 1, p.route.n_experts);
     if (factors.id >= 0) want_weight(g, "route", factors, 1, p.route.n_experts);
-    if (p.route.kind == MF_ROUTE_TOPK_SOFTMAX && (bias.id >= 0 || p.route.n_groups > 1))
+    bool by_logits = p.route.kind == MF_ROUTE_TOPK_SOFTMAX || p.route.kind == MF_ROUTE_TOPK_SIGMOID;
+    if (by_logits && (bias.id >= 0 || p.route.n_groups > 1))
         fail(g, "route: the largest logits are chosen without bias and groups");
-    if (p.route.kind != MF_ROUTE_TOPK_SOFTMAX &&
-        (p.route.n_groups < 1 || p.route.n_experts % p.route.n_groups || p.route.top_groups < 1 ||
-         p.route.top_groups > p.route.n_groups ||
-         p.route.top_k > p.route.n_experts / p.route.n_groups * p.route.top_groups))
+    if (!by_logits && (p.route.n_groups < 1 || p.route.n_experts % p.route.n_groups || p.route.top_groups < 1 ||
+                       p.route.top_groups > p.route.n_groups ||
+                       p.route.top_k > p.route.n_experts / p.route.n_groups * p.route.top_groups))
         fail(g, "route: top %d of the best %d of %d groups of %d experts", p.route.top_k, p.route.top_groups,
              p.route.n_groups, p.route.n_experts);
     mf__op *op = add_op(g, MF_OP_ROUTE, "route");
@@ -472,6 +472,14 @@ void mf__g_route_given(mf__graph *g, mf__act logits, mf__act ids_as_values, mf__
         fail(g, "route: given experts are weighed one by one");
     mf__g_route(g, logits, MF_NO_WEIGHT, MF_NO_WEIGHT, p, ids, shares);
     if (!failed(g)) g->ops[g->n_ops - 1].in[1] = ids_as_values.id;
+}
+
+mf__normed mf__g_weigh(mf__graph *g, mf__normed x, mf__shares shares) {
+    want_cols(g, "weigh", shares.id, 1);
+    mf__op *op = add_op(g, MF_OP_WEIGH, "weigh");
+    op->in[0] = x.id;
+    op->in[1] = op->out[1] = shares.id;
+    return (mf__normed){op->out[0] = add_buf(g, "weighed", MF_PORT_NONE, cols_of(g, x.id), false)};
 }
 
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu) {

@@ -38,10 +38,11 @@ MF_ROLES(ROLE)
 /* Buffers that connect graphs: allocated by the engine, one of each per session. */
 #define MF_PORTS(X)                                                                                                    \
     X(TOKENS, "tokens")                                                                                                \
-    X(HIDDEN, "hidden") /* between layers */                                                                           \
-    X(H_MID, "h_mid")   /* after attention */                                                                          \
-    X(H_POST, "h_post") /* its norm: the experts' input */                                                             \
-    X(PICKS, "picks")   /* cached rows that a layer picked, for those after it */                                      \
+    X(HIDDEN, "hidden")       /* between layers */                                                                     \
+    X(H_MID, "h_mid")         /* after attention */                                                                    \
+    X(H_POST, "h_post")       /* its norm: the experts' input */                                                       \
+    X(SHARED_IN, "shared_in") /* what the shared expert reads, where it is not H_POST */                               \
+    X(PICKS, "picks")         /* cached rows that a layer picked, for those after it */                                \
     X(ROUTE_IDS, "route_ids")                                                                                          \
     X(ROUTE_SHARES, "route_shares")                                                                                    \
     X(STREAMS, "streams")           /* how the streams take what the experts give */                                   \
@@ -215,6 +216,7 @@ void mf__g_route_given(mf__graph *g, mf__act logits, mf__act ids_as_values, mf__
                        mf__shares *shares); /* the experts are known, and only weighed */
 void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__w factors, mf__op_params p, mf__ids *ids,
                  mf__shares *shares);
+mf__normed mf__g_weigh(mf__graph *g, mf__normed x, mf__shares shares); /* top 1 */
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu);
 mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, mf__op_params p);
 /* shared.id and score.id may be -1: no shared expert, no gate on it. */

@@ -14,7 +14,8 @@ static const char *kind_name(mf__mixer mixer, bool dense) {
         [MF_MIX_SLIDING] = {"sliding", "sliding, dense"}, [MF_MIX_LATENT] = {"latent", "latent, dense"},
         [MF_MIX_INDEXED] = {"indexed", "indexed, dense"}, [MF_MIX_REUSED] = {"reused", "reused, dense"},
         [MF_MIX_BLOCKS] = {"blocks", "blocks, dense"},    [MF_MIX_HEAVY] = {"compressed", "compressed, dense"},
-        [MF_MIX_SPARSE] = {"sparse", "sparse, dense"},    [MF_MIX_CONV] = {"convolution", "convolution, dense"}};
+        [MF_MIX_SPARSE] = {"sparse", "sparse, dense"},    [MF_MIX_CONV] = {"convolution", "convolution, dense"},
+        [MF_MIX_CHUNKED] = {"chunked", "chunked, dense"}};
     return names[mixer][dense];
 }
 
@@ -39,7 +40,7 @@ static mf_status build_mix_of_streams(const mf__config *c, const mf__layer_kind 
     mf__residual h_mid = mf__g_streams_write(g, h, mix(g, c, kind->mixer, x), attn_mix, c->hc.n);
     u = mf__part_streams_read(g, c, h_mid, "hc_ffn", &ffn_mix);
     mf__normed x2 = mf__part_post_norm(g, c, u);
-    mf__part_router(g, c, u, x2, kind->hashed);
+    mf__part_router(g, c, u, &x2, kind->hashed);
     mf__g_export(g, h_mid.id, MF_PORT_H_MID);
     mf__g_export(g, x2.id, MF_PORT_H_POST);
     mf__g_export(g, ffn_mix.id, MF_PORT_STREAMS);
@@ -58,7 +59,7 @@ static mf_status build_mix(const mf__config *c, const mf__layer_kind *kind, mf__
                         "attn_norm");
     mf__residual h_mid = mf__g_add(g, h, y);
     mf__normed x2 = mf__part_post_norm(g, c, h_mid);
-    if (!kind->dense) mf__part_router(g, c, h_mid, x2, false);
+    if (!kind->dense) mf__part_router(g, c, h_mid, &x2, false);
     mf__g_export(g, h_mid.id, MF_PORT_H_MID);
     mf__g_export(g, x2.id, MF_PORT_H_POST);
     return mf__graph_finish(g, err);
@@ -169,6 +170,7 @@ static int64_t touched_rows(const mf__config *c, const mf__layer_kind *kind, mf_
     }
     switch (kind->mixer) {
     case MF_MIX_SLIDING: return least(n, mf__config_attn(c, kind->mixer)->window) * (k + v);
+    case MF_MIX_CHUNKED: return ((n - 1) % mf__config_attn(c, kind->mixer)->window + 1) * (k + v);
     case MF_MIX_INDEXED: return n * key + least(n, c->index.top_k) * (k + v - key);
     case MF_MIX_REUSED: return least(n, c->index.top_k) * (k + v);
     case MF_MIX_BLOCKS: return n * key + least(n, (int64_t)c->index.top_k * c->index.block) * (k + v - key);

@@ -93,6 +93,7 @@ static void narrow(mf__config *c) {
     c->has.key_is_value = c->attn.k_is_v;
     c->has.sinks &= c->has.mixers;
     c->has.grow = c->attn.grow > 0;
+    c->has.no_rope = c->has.no_rope && c->has.mixers & 1u << MF_MIX_FULL;
     c->has.groups = c->moe.n_groups > 1;
     if (!c->moe.n_shared_inner) c->has.shared = MF_SHARED_NONE;
 }

@@ -14,6 +14,7 @@ const char *mf__mixer_key(mf__mixer mixer) {
                                                    [MF_MIX_BLOCKS] = "minimax_m3_sparse",
                                                    [MF_MIX_HEAVY] = "heavily_compressed_attention",
                                                    [MF_MIX_CONV] = "conv",
+                                                   [MF_MIX_CHUNKED] = "chunked_attention",
                                                    [MF_MIX_SPARSE] = "compressed_sparse_attention"};
     return (unsigned)mixer < MF_MIX_COUNT ? keys[mixer] : "?";
 }
@@ -24,7 +25,8 @@ const char *mf__mixer_name(mf__mixer mixer) {
         [MF_MIX_SLIDING] = "sliding",  [MF_MIX_LATENT] = "latent",
         [MF_MIX_INDEXED] = "indexed",  [MF_MIX_REUSED] = "reused",
         [MF_MIX_BLOCKS] = "blocks",    [MF_MIX_HEAVY] = "compressed",
-        [MF_MIX_CONV] = "convolution", [MF_MIX_SPARSE] = "compressed indexed"};
+        [MF_MIX_CONV] = "convolution", [MF_MIX_SPARSE] = "compressed indexed",
+        [MF_MIX_CHUNKED] = "chunked"};
     return (unsigned)mixer < MF_MIX_COUNT ? names[mixer] : "?";
 }
 
@@ -79,15 +81,18 @@ static void router(const mf__features *f, char *text, size_t size) {
     static const char *const kinds[] = {[MF_ROUTE_SOFTMAX] = "softmax, top k",
                                         [MF_ROUTE_SIGMOID] = "sigmoid, top k",
                                         [MF_ROUTE_TOPK_SOFTMAX] = "top k, softmax",
-                                        [MF_ROUTE_SQRT_SOFTPLUS] = "sqrt softplus, top k"};
+                                        [MF_ROUTE_SQRT_SOFTPLUS] = "sqrt softplus, top k",
+                                        [MF_ROUTE_TOPK_SIGMOID] = "top k, sigmoid"};
     add(text, size, "", kinds[f->route]);
     if (f->choice_bias) add(text, size, ", ", "chosen with bias");
     if (f->groups) add(text, size, ", ", "groups");
 }
 
 static void qk_norm(const mf__features *f, char *text, size_t size) {
-    static const char *const norms[] = {
-        [MF_QK_NORM_NONE] = "", [MF_QK_NORM_HEAD] = "per head", [MF_QK_NORM_JOINT] = "all heads as one"};
+    static const char *const norms[] = {[MF_QK_NORM_NONE] = "",
+                                        [MF_QK_NORM_HEAD] = "per head",
+                                        [MF_QK_NORM_JOINT] = "all heads as one",
+                                        [MF_QK_NORM_BARE] = "per head, no weights"};
     add(text, size, "", norms[f->qk_norm]);
     if (f->qk_norm_last) add(text, size, ", ", "after rope");
 }
@@ -99,6 +104,8 @@ static void sinks(const mf__features *f, char *text, size_t size) {
 static void more(const mf__features *f, char *text, size_t size) {
     if (f->streams) add(text, size, ", ", "hyper-connections");
     if (f->far) add(text, size, ", ", "compressed rows");
+    if (f->weigh_first) add(text, size, ", ", "scores before the experts");
+    if (f->no_rope) add(text, size, ", ", "full layers without rope");
     if (f->hashed) add(text, size, ", ", "experts by token in some layers");
     if (f->sandwich) add(text, size, ", ", "norms behind each half");
     if (f->route_apart) add(text, size, ", ", "router with a norm of its own");

@@ -65,7 +65,7 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
 
     mf__act q_latent, q = queries(g, c, x, &q_latent), kv_latent, k_pe;
     mf__g_rope(g, q, freq, rope, "q_rope");
-    mf__part_grow(g, c, q);
+    mf__part_grow(g, &c->attn, q);
     mf__g_split(g, mf__g_project(g, x, w_kv, b_kv, "kv_a_proj"), latent, &kv_latent, &k_pe, "latent | k_pe");
     mf__g_part_norm(g, kv_latent, w_norm, latent, c->mla.eps, "kv_a_norm");
     rope.rope.n_heads = 1, rope.rope.head_dim = rot, rope.rope.offset = 0;

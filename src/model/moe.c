@@ -46,10 +46,14 @@ mf__normed mf__part_post_norm(mf__graph *g, const mf__config *c, mf__residual h)
     return mf__g_norm(g, h, mf__g_vector(g, name, 1, c->n_hidden), c->eps);
 }
 
-void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed) {
+void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed *x, bool hashed) {
     mf__ids ids;
     mf__shares shares;
-    route(g, c, h, x, hashed, &ids, &shares, MF_PORT_ROUTE_SCORES);
+    route(g, c, h, *x, hashed, &ids, &shares, MF_PORT_ROUTE_SCORES);
+    if (c->has.weigh_first) {
+        if (c->moe.n_shared_inner) mf__g_export(g, x->id, MF_PORT_SHARED_IN);
+        *x = mf__g_weigh(g, *x, shares);
+    }
     mf__g_export(g, ids.id, MF_PORT_ROUTE_IDS);
     mf__g_export(g, shares.id, MF_PORT_ROUTE_SHARES);
 }
@@ -104,7 +108,7 @@ mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create("shared", out, err));
     mf__graph *g = *out;
     if (c->has.shared == MF_SHARED_DENSE) return dense_beside(g, c, err);
-    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->n_hidden);
+    mf__normed x = mf__g_in_normed(g, c->has.weigh_first ? MF_PORT_SHARED_IN : MF_PORT_H_POST, c->n_hidden);
     mf__act down = feed_forward(g, c, x, "mlp.shared_expert", c->moe.n_shared_inner);
     mf__g_export(g, down.id, MF_PORT_SHARED);
     if (c->has.shared == MF_SHARED_GATED) {

@@ -197,6 +197,10 @@ void build_route(mf__graph *g, const op_case *c) {
     mf__g_route(g, logits, bias, factors, c->p, &ids, &shares);
 }
 
+void build_weigh(mf__graph *g, const op_case *c) {
+    mf__g_weigh(g, mf__g_in_normed(g, MF_PORT_H_POST, c->cols), mf__g_in_shares(g, 1));
+}
+
 void build_glu(mf__graph *g, const op_case *c) {
     mf__g_glu(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->cols), c->p.glu);
 }

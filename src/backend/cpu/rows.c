@@ -113,7 +113,7 @@ static void grow_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t t = begin; t < end; t++) {
         while (t >= r->b->segs[s].row0 + r->b->segs[s].n_rows) s++;
         float pos = (float)(r->b->segs[s].pos + t - r->b->segs[s].row0), *x = mf__cpu_out(r, 0) + t * cols;
-        float factor = 1.0f + p->map.a * logf(1.0f + floorf(pos / p->map.b));
+        float factor = 1.0f + p->map.a * logf(1.0f + floorf((pos + p->map.c) / p->map.b));
         for (int64_t i = 0; i < cols; i++) x[i] *= factor;
     }
 }
@@ -125,6 +125,25 @@ mf_status mf__cpu_map(mf__cpu_run *r, mf_error *err) {
         share_rows(r, grow_rows, r->b->n_rows, cols);
     else
         share_rows(r, map_values, (n + MAP_VALUES - 1) / MAP_VALUES, MAP_VALUES);
+    return MF_OK;
+}
+
+static void weigh_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int64_t cols = mf__cpu_in_cols(r, 0);
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *y = mf__cpu_out(r, 0) + t * cols, *share = mf__cpu_out(r, 1) + t;
+        const mf__op_params scale = {.map = {.kind = MF_MAP_SCALE, .a = *share}};
+        memcpy(y, mf__cpu_in(r, 0) + t * cols, (size_t)cols * sizeof *y);
+        r->k->map(&scale, 1, cols, y);
+        *share = 1;
+    }
+}
+
+mf_status mf__cpu_weigh(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, weigh_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
     return MF_OK;
 }
 

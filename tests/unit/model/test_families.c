@@ -260,6 +260,16 @@ static const spelt SPELT[] = {
       {"lm_head.", "head."},
       {"model.", ""}},
      "wq_a q_latent_norm wq_b q_norm q_rope wkv kv_norm kv_rope kv_append compress index far_attention o_rope wo_b"},
+    {"llama4_text",
+     "{\"model_type\": \"llama4\", \"text_config\": {" CONFIG_ATTENTION
+     "\"num_local_experts\": 6, \"num_experts_per_tok\": 1, \"intermediate_size\": 32, \"intermediate_size_mlp\": 48, "
+     "\"interleave_moe_layer_step\": 2, \"moe_layers\": [1, 2], \"attention_chunk_size\": 8, \"no_rope_layers\": [0, "
+     "1, 1], \"floor_scale\": 4}}",
+     {{"mlp.gate.weight", "feed_forward.router.weight"},
+      {"mlp.", "feed_forward."},
+      {"model.", "language_model.model."},
+      {"lm_head", "language_model.lm_head"}},
+     "q_proj k_proj v_proj q_rope k_rope q_norm k_norm kv_append attention o_proj router route weigh"},
 };
 
 static void assert_ops(const spelt *f, const mf__blueprint *bp) {
@@ -402,6 +412,35 @@ static void numbers_of_the_new(void **state) {
     assert_true(c.sliding.n_kv_heads == 4 && c.attn.n_kv_heads == 2 && c.sliding.window == 8 && c.attn.v_dim == 8);
     assert_true(c.rope.theta == 5e6 && c.sliding_rope.theta == 1e4 && c.has.sinks == 1u << MF_MIX_SLIDING);
     assert_true(c.dense[0] && !c.dense[1] && c.mixer[0] == MF_MIX_FULL && c.mixer[1] == MF_MIX_SLIDING);
+}
+
+static void numbers_of_llama4(void **state) {
+    (void)state;
+#define LLAMA4(extra)                                                                                                  \
+    "{\"model_type\": \"llama4_text\", " CONFIG_ATTENTION                                                              \
+    "\"num_local_experts\": 6, \"intermediate_size\": 32, \"intermediate_size_mlp\": 48" extra "}"
+    mf__config c = parsed(LLAMA4(", \"num_experts_per_tok\": 1, \"no_rope_layers\": [1, 1, 0]"));
+    assert_true(c.mixer[0] == MF_MIX_CHUNKED && c.mixer[2] == MF_MIX_FULL && !c.dense[0] && c.has.no_rope);
+    assert_true(c.sliding.n_rot == 16 && c.sliding.window == 8192 && c.sliding.grow == 0);
+    assert_true(c.attn.n_rot == 0 && c.attn.grow == 0.1f && c.attn.grow_step == 8192 && c.attn.grow_from == 1);
+    assert_true(c.moe.n_shared_inner == 32 && c.has.qk_norm == MF_QK_NORM_BARE && !c.moe.renorm);
+    c = parsed(LLAMA4(", \"num_experts_per_tok\": 1, \"no_rope_layers\": [], \"no_rope_layer_interval\": 2, "
+                      "\"interleave_moe_layer_step\": 2, \"use_qk_norm\": false, \"attn_temperature_tuning\": false, "
+                      "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16.0, \"low_freq_factor\": 1.0, "
+                      "\"high_freq_factor\": 1.0, \"original_max_position_embeddings\": 8192}"));
+    assert_true(c.mixer[0] == MF_MIX_CHUNKED && c.mixer[1] == MF_MIX_FULL && c.mixer[2] == MF_MIX_CHUNKED);
+    assert_true(c.dense[0] && !c.dense[1] && c.dense[2] && c.n_dense_inner == 48 && c.attn.grow == 0);
+    assert_true(c.has.qk_norm == MF_QK_NORM_NONE && c.has.rope_slow);
+    float freq[64], plain[64]; /* Scout's: channels that turn less than once are slowed down, the others are not */
+    mf__rope_frequencies(&c.sliding_rope, 128, freq);
+    c.sliding_rope.llama3 = false;
+    mf__rope_frequencies(&c.sliding_rope, 128, plain);
+    for (int i = 0; i < 64; i++) assert_true(freq[i] == (plain[i] * 8192 < 6.28 ? plain[i] / 16 : plain[i]));
+    refused(LLAMA4(", \"num_experts_per_tok\": 2"), MF_E_UNSUPPORTED, "num_experts_per_tok is 2, known is 1");
+    refused(LLAMA4(", \"num_experts_per_tok\": 1, \"no_rope_layers\": [1, 1]"), MF_E_FORMAT, "no_rope_layers has 2");
+    refused(LLAMA4(", \"num_experts_per_tok\": 1, \"no_rope_layers\": [1, 1, 0], \"layer_types\": "
+                   "[\"chunked_attention\", \"full_attention\", \"full_attention\"]"),
+            MF_E_UNSUPPORTED, "layer_types[1]");
 }
 
 /* Every key that changes the mathematics is used or refused. */
@@ -659,6 +698,7 @@ int main(int argc, char **argv) {
         SCRATCH_TEST(unknown_bias),
         cmocka_unit_test(flags_of_the_new),
         cmocka_unit_test(numbers_of_the_new),
+        cmocka_unit_test(numbers_of_llama4),
         SCRATCH_TEST(fewer_experts),
         SCRATCH_TEST(strange_numbers),
         cmocka_unit_test(documented),
