@@ -163,6 +163,20 @@ static const shape SHAPES[] = {
      "\"attn_temperature_tuning\": true, \"floor_scale\": 8192, \"attn_scale\": 0.1, \"use_qk_norm\": false, "
      "\"interleave_moe_layer_step\": 2, \"intermediate_size\": 8192, \"intermediate_size_mlp\": 16384, "
      "\"num_local_experts\": 128, \"num_experts_per_tok\": 1, \"eos_token_id\": 256}"},
+    {"step35", 45, 4,
+     "{\"model_type\": \"step3p5\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 4096, \"vocab_size\": 128896, "
+     "\"max_position_embeddings\": 262144, \"num_attention_heads\": 64, \"num_attention_groups\": 8, "
+     "\"head_dim\": 128, \"attention_other_setting\": {\"num_attention_heads\": 96, \"num_attention_groups\": 8, "
+     "\"head_dim\": 128}, \"sliding_window\": 512, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2.0, "
+     "\"low_freq_factor\": 1.0, \"high_freq_factor\": 32.0, \"original_max_position_embeddings\": 131072}, "
+     "\"yarn_only_types\": [\"full_attention\"], \"first_k_dense_replace\": 3, \"intermediate_size\": 11264, "
+     "\"moe_num_experts\": 288, \"moe_top_k\": 8, \"moe_intermediate_size\": 1280, \"share_expert_dim\": 1280, "
+     "\"moe_router_scaling_factor\": 3.0, "
+     "\"swiglu_limits\": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "
+     "0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7], "
+     "\"swiglu_limits_shared\": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "
+     "0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16], "
+     "\"eos_token_id\": 256}"},
     {"tiny", 4, 1,
      "{" QWEN "\"hidden_size\": 256, \"vocab_size\": 512, \"max_position_embeddings\": 4096, "
      "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"linear_num_key_heads\": 2, "
@@ -174,7 +188,7 @@ static const shape SHAPES[] = {
 const char *const mf__synth_shapes[] = {"a3b",      "a17b",   "deepseek", "glm-flash", "glm5",     "deepseek32",
                                         "mistral4", "mimo",   "gemma4",   "hy3",       "ernie",    "olmoe",
                                         "mixtral",  "qwen2",  "dots1",    "hunyuan",   "minimax3", "deepseek4",
-                                        "lfm2",     "llama4", "tiny",     NULL};
+                                        "lfm2",     "llama4", "step35",   "tiny",      NULL};
 
 /* Layers with a kind of their own each: the first ones. */
 static void cut_layers(json_t *config, int n_layers) {

@@ -344,8 +344,10 @@ void mf__g_layer_norm(mf__graph *g, mf__act x, mf__w w, mf__w bias, float eps, c
 }
 
 void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate) {
-    want_cols(g, "sigmoid_gate", gate.id, cols_of(g, x.id));
+    int32_t cols = cols_of(g, x.id), gates = cols_of(g, gate.id);
+    if (gates < 1 || cols % gates) fail(g, "sigmoid_gate: %d columns cannot share %d gates", cols, gates);
     mf__op *op = add_op(g, MF_OP_SIGMOID_GATE, "attn gate");
+    op->p.gate.part = gates < 1 ? 1 : cols / gates;
     op->in[0] = op->out[0] = x.id;
     op->in[1] = gate.id;
 }

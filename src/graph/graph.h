@@ -201,7 +201,8 @@ void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *
  * [heads][n_latent][n_nope], and w_uv [heads][v_dim][n_latent]. */
 mf__act mf__g_mla_attention(mf__graph *g, mf__act q, mf__w kv_b_or_uk, mf__w w_uv, mf__op_params p);
 void mf__g_mla_pick(mf__graph *g, mf__act o, mf__chosen picks); /* makes the op that made o see these rows only */
-void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate); /* in place */
+/* In place; a gate for every channel, or for as many channels as there are for each. */
+void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate);
 mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel, bool plain);
 void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p); /* in place */
 void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_bias, mf__act *decay, mf__act *beta);

@@ -25,7 +25,7 @@
     X(JOIN, "join", "a, b -> y: the columns of a, then those of b")                                                    \
     X(MLA_ATTENTION, "mla_attention",                                                                                  \
       "q, picks, state -> o: attention over cached latents, expanded by W_UK and W_UV")                                \
-    X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate)")                                                 \
+    X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate), a gate for each channel or for a head's")        \
     X(CONV1D, "conv1d", "x, state -> y, state: causal depthwise convolution, then silu or not")                        \
     X(QK_NORM, "qk_norm", "y -> y: l2-normalises the q and k heads at its front; q also / sqrt(dim)")                  \
     X(DECAY_BETA, "decay_beta", "a, b -> g, beta: g = exp(-exp(A_log) softplus(a + dt_bias)), beta = sigmoid(b)")      \
@@ -72,6 +72,7 @@ typedef enum mf__glu_kind {
     MF_GLU_SILU,    /* silu(gate) * up */
     MF_GLU_GELU,    /* gelu(gate) * up, gelu by its approximation with tanh */
     MF_GLU_LIMITED, /* silu(g) * u, g = min(gate, limit), u = clamp(up, -limit, limit) */
+    MF_GLU_CUT,     /* min(silu(gate), limit) * clamp(up, -limit, limit) */
     MF_GLU_PRODUCT, /* gate * up */
     MF_GLU_CLAMPED, /* g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
 } mf__glu_kind;
@@ -116,6 +117,9 @@ typedef union mf__op_params {
         int32_t n_lists, n_picks, block; /* with picks: [n_lists][n_picks] blocks of rows; a list serves as many heads
                                             as the others, of one kv head or of several */
     } attn; /* weight slot 0, if any: a sink per head, a logit that takes its share and brings no value */
+    struct {
+        int32_t part; /* channels that share a gate */
+    } gate;           /* SIGMOID_GATE */
     struct {
         int32_t n_first;
     } cut; /* SPLIT */

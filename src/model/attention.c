@@ -4,7 +4,8 @@
  *   x -> k_proj -> k norm -> rope -> cache                  attention (sinks, window) (-> * sigmoid(gate)) -> o_proj
  *   x -> v_proj ------------------> cache
  *
- * The norms may come after rope instead. Values may have a norm, too, and k_proj may make them. */
+ * The gate may be one number per head, of g_proj. The norms may come after rope instead. Values may have a norm, too,
+ * and k_proj may make them. */
 #include <math.h>
 
 #include "model/parts.h"
@@ -114,7 +115,10 @@ mf__act mf__part_attention(mf__graph *g, const mf__config *c, mf__mixer mixer, m
     if (c->has.qk_norm_last) norms(g, c, a, q, k);
     mf__part_grow(g, a, q);
     mf__act o = mixer == MF_MIX_BLOCKS ? attend_blocks(g, c, x, q, k, v, attn) : attend(g, c, mixer, q, k, v, attn);
-    if (c->has.attn_gate) mf__g_sigmoid_gate(g, o, gate);
+    if (c->has.head_gate)
+        gate =
+            mf__g_project(g, x, mf__g_matrix(g, "self_attn.g_proj.weight", heads, c->n_hidden), MF_NO_WEIGHT, "g_proj");
+    if (c->has.attn_gate || c->has.head_gate) mf__g_sigmoid_gate(g, o, gate);
     mf__w wo = mf__g_matrix(g, "self_attn.o_proj.weight", c->n_hidden, o_cols);
     mf__w bo = c->has.bias_o ? mf__g_vector(g, "self_attn.o_proj.bias", 1, c->n_hidden) : MF_NO_WEIGHT;
     return mf__g_matmul(g, o, wo, bo, "o_proj");

@@ -94,7 +94,11 @@ static void size_state(const mf__config *c, mf__layer_kind *kind) {
     if (kind->mixer == MF_MIX_INDEXED || kind->mixer == MF_MIX_BLOCKS) kind->v_cols += c->index.dim;
 }
 
-static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error *err) {
+static mf_status build_kind(const mf__config *all, mf__layer_kind *kind, mf_error *err) {
+    mf__config own = *all; /* as it is for this kind */
+    const mf__config *c = &own;
+    own.moe.glu = kind->glu;
+    own.moe.dense_glu = kind->dense_glu;
     size_state(c, kind);
     MF__TRY(build_mix(c, kind, &kind->mix, err));
     if (!kind->delta_floats && !kind->conv_floats) MF__TRY(mf__graph_state_part(kind->mix, &kind->cache, err));
@@ -106,18 +110,31 @@ static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error 
     return mf__part_combine(c, &kind->combine, err);
 }
 
+static bool same_kind(const mf__layer_kind *a, const mf__layer_kind *b) {
+    return a->mixer == b->mixer && a->dense == b->dense && a->hashed == b->hashed && a->glu.kind == b->glu.kind &&
+           a->glu.limit == b->glu.limit && a->dense_glu.kind == b->dense_glu.kind &&
+           a->dense_glu.limit == b->dense_glu.limit;
+}
+
 /* The kind of a layer: one that is there, or a new one. */
 static mf_status place_layer(mf__blueprint *bp, int layer, mf_error *err) {
     mf__mixer mixer = bp->config.mixer[layer];
     bool dense = bp->config.dense[layer], hashed = bp->config.hashed[layer];
+    mf__layer_kind kind = {.name = kind_name(mixer, dense),
+                           .mixer = mixer,
+                           .dense = dense,
+                           .hashed = hashed,
+                           .glu = mf__config_glu(&bp->config, layer),
+                           .dense_glu = mf__config_dense_glu(&bp->config, layer)};
     int k = 0;
-    while (k < bp->n_kinds &&
-           (bp->kinds[k].mixer != mixer || bp->kinds[k].dense != dense || bp->kinds[k].hashed != hashed))
-        k++;
+    while (k < bp->n_kinds && !same_kind(&bp->kinds[k], &kind)) k++;
     bp->kind_of[layer] = (uint8_t)k;
     if (k < bp->n_kinds) return MF_OK;
+    if (k == MF_MAX_KINDS)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "layer %d is of another kind than the %d that the layers before it are of", layer, k);
     bp->n_kinds++;
-    bp->kinds[k] = (mf__layer_kind){.name = kind_name(mixer, dense), .mixer = mixer, .dense = dense, .hashed = hashed};
+    bp->kinds[k] = kind;
     return build_kind(&bp->config, &bp->kinds[k], err);
 }
 

@@ -48,6 +48,7 @@ typedef enum mf__shared_kind {
 typedef struct mf__features {
     unsigned mixers;     /* 1 << MF_MIX_FULL | ... */
     bool attn_gate;      /* a sigmoid gate per channel on attention's output; q_proj makes it, beside each query head */
+    bool head_gate;      /* ... or one per head, which g_proj makes */
     bool bias_qkv;       /* q, k and v projections have a bias */
     bool bias_o;         /* the output projection has one */
     unsigned sinks;      /* in layers with these mixers a learned logit per head joins the softmax */
@@ -107,6 +108,8 @@ typedef struct mf__config {
     mf__mixer mixer[MF_MAX_LAYERS];
     bool dense[MF_MAX_LAYERS]; /* a plain feed-forward of width n_dense_inner instead of experts */
     int32_t n_dense_inner;
+    /* CUT: the limits of the layer's experts, and of its shared expert or dense feed-forward; 0: none */
+    float limit[MF_MAX_LAYERS], dense_limit[MF_MAX_LAYERS];
 
     mf__attn attn, sliding; /* sliding: of SLIDING and CHUNKED layers; n_heads 0: as in the others */
     mf__rope rope, sliding_rope;
@@ -126,7 +129,8 @@ typedef struct mf__config {
         bool renorm;                  /* shares are divided by their sum */
         double scale;                 /* ... and multiplied by this */
         mf__glu glu;
-        bool scores; /* routers hand out the logits of all experts: somebody asked, it is not the model's */
+        mf__glu dense_glu; /* of the shared expert and of dense layers; as glu, where the layers do not differ */
+        bool scores;       /* routers hand out the logits of all experts: somebody asked, it is not the model's */
     } moe;
 
     struct {
@@ -173,6 +177,18 @@ static inline const mf__rope *mf__config_rope(const mf__config *c, mf__mixer mix
 }
 static inline int32_t mf__attn_v_dim(const mf__attn *a) {
     return a->v_dim ? a->v_dim : a->head_dim;
+}
+
+/* The activation of a layer's experts, and of what is dense in it. */
+static inline mf__glu mf__config_glu_of(mf__glu glu, float limit) {
+    if (glu.kind != MF_GLU_CUT) return glu;
+    return limit > 0 ? (mf__glu){.kind = MF_GLU_CUT, .limit = limit} : (mf__glu){.kind = MF_GLU_SILU};
+}
+static inline mf__glu mf__config_glu(const mf__config *c, int layer) {
+    return mf__config_glu_of(c->moe.glu, c->limit[layer]);
+}
+static inline mf__glu mf__config_dense_glu(const mf__config *c, int layer) {
+    return mf__config_glu_of(c->moe.glu, c->dense_limit[layer]);
 }
 
 /* Columns of the residual. */

@@ -124,6 +124,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
     static const char *const glus[] = {[MF_GLU_SILU] = "silu",
                                        [MF_GLU_GELU] = "gelu",
                                        [MF_GLU_LIMITED] = "limited silu",
+                                       [MF_GLU_CUT] = "silu, cut in some layers",
                                        [MF_GLU_PRODUCT] = "product",
                                        [MF_GLU_CLAMPED] = "clamped"};
     if (!size) return;
@@ -133,7 +134,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
         for (int m = 0; m < MF_MIX_COUNT; m++)
             if (f->mixers & 1u << m) add(text, size, ", ", mf__mixer_name((mf__mixer)m));
         break;
-    case COL_GATE: add(text, size, "", f->attn_gate ? "sigmoid" : ""); break;
+    case COL_GATE: add(text, size, "", f->attn_gate ? "sigmoid" : f->head_gate ? "sigmoid per head" : ""); break;
     case COL_QK_NORM: qk_norm(f, text, size); break;
     case COL_SINKS: sinks(f, text, size); break;
     case COL_BIASES: biases(f, text, size); break;

@@ -87,7 +87,7 @@ static mf__act feed_forward(mf__graph *g, const mf__config *c, mf__normed x, con
     }
     mf__act gate = mf__g_project(g, x, w[0], MF_NO_WEIGHT, parts[0]);
     mf__act up = mf__g_project(g, x, w[1], MF_NO_WEIGHT, parts[1]);
-    return mf__g_matmul(g, mf__g_glu(g, gate, up, c->moe.glu), w[2], MF_NO_WEIGHT, parts[2]);
+    return mf__g_matmul(g, mf__g_glu(g, gate, up, c->moe.dense_glu), w[2], MF_NO_WEIGHT, parts[2]);
 }
 
 /* x in place -> its norm */

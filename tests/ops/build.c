@@ -101,7 +101,8 @@ void build_mla_picked(mf__graph *g, const op_case *c) {
 }
 
 void build_sigmoid_gate(mf__graph *g, const op_case *c) {
-    mf__g_sigmoid_gate(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->cols));
+    int32_t gates = c->rows ? c->rows : c->cols; /* rows: gates, each for several columns */
+    mf__g_sigmoid_gate(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, gates));
 }
 
 void build_conv1d(mf__graph *g, const op_case *c) {

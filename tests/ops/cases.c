@@ -434,6 +434,7 @@ const op_case OP_CASES[] = {
      .p = MLA(3, 80, 8, 4, 6, MF_MLA_UNABSORBED), .k_cols = 80, .v_cols = 4, .kv_type = MF_TYPE_I8},
 
     {"sigmoid_gate", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, .seqs = FEW, .cols = 24},
+    {"sigmoid_gate per head", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, .seqs = MANY, .cols = 52, .rows = 4},
     {"sigmoid_gate extreme", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, fill_extremes, .seqs = FEW, .cols = 24},
 
     {"conv1d", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 4, false}}},
@@ -468,6 +469,9 @@ const op_case OP_CASES[] = {
     {"glu clamped", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = CLAMPED(0.5f)},
     {"glu clamped extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24, .p = CLAMPED(7)},
     {"glu limited", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_LIMITED, 0, 0.5f}}},
+    {"glu cut", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_CUT, 0, 0.2f}}},
+    {"glu cut extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24,
+     .p = {.glu = {MF_GLU_CUT, 0, 7}}},
     {"glu product", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_PRODUCT, 0, 0}}},
     {"glu gelu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_GELU, 0, 0}}},
     {"glu gelu extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24,

@@ -80,6 +80,7 @@ double expect_act(const mf__glu *glu, double gate, double up) {
     double limit = glu->limit;
     if (glu->kind == MF_GLU_SILU) return silu(gate) * up;
     if (glu->kind == MF_GLU_LIMITED) return silu(fmin(gate, limit)) * fmax(fmin(up, limit), -limit);
+    if (glu->kind == MF_GLU_CUT) return fmin(silu(gate), limit) * fmax(fmin(up, limit), -limit);
     if (glu->kind == MF_GLU_PRODUCT) return gate * up;
     if (glu->kind == MF_GLU_GELU)
         return up * gate / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (gate + 0.044715 * pow(gate, 3))));
@@ -95,8 +96,9 @@ void expect_glu(const op_rig *rig, op_result *want) {
 }
 
 void expect_sigmoid_gate(const op_rig *rig, op_result *want) {
+    int64_t part = op_in_cols(rig, 0) / op_in_cols(rig, 1);
     for (int64_t i = 0; i < (int64_t)rig->n_rows * op_in_cols(rig, 0); i++)
-        op_out(rig, want, 0)[i] = op_in(rig, 0, i) * sigmoid(op_in(rig, 1, i));
+        op_out(rig, want, 0)[i] = op_in(rig, 0, i) * sigmoid(op_in(rig, 1, i / part));
 }
 
 /* Head j: channels [2 dim j, 2 dim j + dim) are the query, the dim after them the gate. */

@@ -163,9 +163,13 @@ mf_status mf__cpu_glu(mf__cpu_run *r, mf_error *err) {
 
 static void sigmoid_gate_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
-    int64_t cols = mf__cpu_in_cols(r, 0), at = begin * cols;
+    int64_t cols = mf__cpu_in_cols(r, 0), part = r->op->p.gate.part, at = begin * cols;
     (void)thread;
-    r->k->mul_sigmoid(mf__cpu_out(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols);
+    if (part == 1) r->k->mul_sigmoid(mf__cpu_out(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols);
+    for (int64_t i = at / part; part > 1 && i < end * cols / part; i++) {
+        const mf__op_params scale = {.map = {.kind = MF_MAP_SCALE, .a = 1.0f / (1.0f + expf(-mf__cpu_in(r, 1)[i]))}};
+        r->k->map(&scale, 1, part, mf__cpu_out(r, 0) + i * part);
+    }
 }
 
 mf_status mf__cpu_sigmoid_gate(mf__cpu_run *r, mf_error *err) {

@@ -556,6 +556,7 @@ bool mf__cu_supports(const mf__backend *be, const mf__op *op) {
         return op->p.attn.head_dim <= 256 && mf__op_v_dim(&op->p) == op->p.attn.head_dim && op->in[1] < 0 &&
                !op->p.attn.chunked;
     case MF_OP_MLA_ATTENTION: return op->p.mla.n_latent <= 512 && op->p.mla.n_rope <= 64 && op->in[1] < 0;
+    case MF_OP_SIGMOID_GATE: return op->p.gate.part == 1;
     case MF_OP_ROPE: return !op->p.rope.back;
     case MF_OP_KV_APPEND: return op->in[1] >= 0;
     case MF_OP_CONV1D: return op->p.conv.n_kernel <= 8 && !op->p.conv.plain;

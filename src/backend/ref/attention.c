@@ -124,5 +124,5 @@ void mf__ref_sigmoid_gate(const mf__ref_run *r) {
     const float *gate = mf__ref_in(r, 1);
     float *x = mf__ref_out(r, 0);
     int64_t n = (int64_t)r->b->n_rows * mf__ref_in_cols(r, 0);
-    for (int64_t i = 0; i < n; i++) x[i] *= mf__ref_sigmoid(gate[i]);
+    for (int64_t i = 0; i < n; i++) x[i] *= mf__ref_sigmoid(gate[i / r->op->p.gate.part]);
 }

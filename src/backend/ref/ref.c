@@ -61,6 +61,8 @@ float mf__ref_glu_one(const mf__glu *glu, float gate, float up) {
     if (glu->kind == MF_GLU_SILU) return mf__ref_silu(gate) * up;
     if (glu->kind == MF_GLU_LIMITED)
         return mf__ref_silu(fminf(gate, glu->limit)) * fminf(fmaxf(up, -glu->limit), glu->limit);
+    if (glu->kind == MF_GLU_CUT)
+        return fminf(mf__ref_silu(gate), glu->limit) * fminf(fmaxf(up, -glu->limit), glu->limit);
     if (glu->kind == MF_GLU_GELU)
         return 0.5f * gate * (1.0f + tanhf(0.79788456f * (gate + 0.044715f * gate * gate * gate))) * up;
     if (glu->kind == MF_GLU_PRODUCT) return gate * up;

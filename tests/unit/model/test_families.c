@@ -270,6 +270,15 @@ static const spelt SPELT[] = {
       {"model.", "language_model.model."},
       {"lm_head", "language_model.lm_head"}},
      "q_proj k_proj v_proj q_rope k_rope q_norm k_norm kv_append attention o_proj router route weigh"},
+    {"step3p7",
+     "{\"model_type\": \"step3p7\", \"text_config\": {" CONFIG_ATTENTION
+     "\"n_routed_experts\": 6, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, \"intermediate_size\": 48, "
+     "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\"], \"num_sliding_attention_heads\": 6, "
+     "\"share_expert_dim\": 48, \"sliding_window\": 8, \"swiglu_limits\": [0.0, 0.5, 0.0]}}",
+     {{"mlp.gate.e_score_correction_bias", "moe.router_bias"},
+      {"mlp.gate.weight", "moe.gate.weight"},
+      {"mlp.shared_expert.", "share_expert."}},
+     "q_norm k_norm q_rope k_rope kv_append attention g_proj o_proj router"},
 };
 
 static void assert_ops(const spelt *f, const mf__blueprint *bp) {
@@ -412,6 +421,55 @@ static void numbers_of_the_new(void **state) {
     assert_true(c.sliding.n_kv_heads == 4 && c.attn.n_kv_heads == 2 && c.sliding.window == 8 && c.attn.v_dim == 8);
     assert_true(c.rope.theta == 5e6 && c.sliding_rope.theta == 1e4 && c.has.sinks == 1u << MF_MIX_SLIDING);
     assert_true(c.dense[0] && !c.dense[1] && c.mixer[0] == MF_MIX_FULL && c.mixer[1] == MF_MIX_SLIDING);
+}
+
+/* The published config says things otherwise than transformers. */
+static void numbers_of_step(void **state) {
+    (void)state;
+#define STEP(extra)                                                                                                    \
+    "{\"model_type\": \"step3p5\", \"num_hidden_layers\": 3, \"hidden_size\": 64, \"vocab_size\": 96, "                \
+    "\"max_position_embeddings\": 64, \"num_attention_heads\": 4, \"num_attention_groups\": 2, \"head_dim\": 16, "     \
+    "\"attention_other_setting\": {\"num_attention_heads\": 6, \"num_attention_groups\": 2, \"head_dim\": 16}, "       \
+    "\"moe_num_experts\": 6, \"moe_top_k\": 3, \"moe_intermediate_size\": 32, \"intermediate_size\": 48, "             \
+    "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\"]" extra    \
+    "}"
+    mf__config c = parsed(STEP(", \"moe_layers_enum\": \"1,2,3\", \"rope_theta\": [5000000.0, 10000.0, 10000.0, 1.0], "
+                               "\"partial_rotary_factors\": [0.5, 1.0, 1.0, 0.5], \"yarn_only_types\": "
+                               "[\"full_attention\"], \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2.0}, "
+                               "\"moe_router_scaling_factor\": 3.0, \"swiglu_limits\": [0, null, 7.0, 0], "
+                               "\"swiglu_limits_shared\": [0, 0, 16.0, 0]"));
+    assert_true(c.mixer[0] == MF_MIX_FULL && c.mixer[1] == MF_MIX_SLIDING && c.dense[0] && !c.dense[1]);
+    assert_true(c.attn.n_heads == 4 && c.sliding.n_heads == 6 && c.attn.n_kv_heads == 2 && c.sliding.window == 512);
+    assert_true(c.attn.n_rot == 8 && c.sliding.n_rot == 16 && c.rope.theta == 5e6 && c.sliding_rope.theta == 1e4);
+    assert_true(c.rope.llama3 && !c.sliding_rope.llama3 && c.moe.scale == 3 && c.moe.n_shared_inner == 32);
+    assert_true(mf__config_glu(&c, 1).kind == MF_GLU_SILU && mf__config_glu(&c, 2).limit == 7);
+    assert_true(mf__config_dense_glu(&c, 2).limit == 16 && mf__config_dense_glu(&c, 0).kind == MF_GLU_SILU);
+    mf__blueprint bp;
+    assert_int_equal(mf__blueprint_build(&c, &bp, NULL), MF_OK);
+    assert_true(bp.n_kinds == 3 && bp.kind_of[1] != bp.kind_of[2]); /* which differ in their limits alone */
+    mf__blueprint_free(&bp);
+    refused(STEP(", \"rope_theta\": [5000000.0, 10000.0, 20000.0, 1.0]"), MF_E_UNSUPPORTED, "rope_theta[2]");
+    refused(STEP(", \"swiglu_limits\": [0, 0]"), MF_E_FORMAT, "swiglu_limits has 2 entries");
+    refused(STEP(", \"swiglu_limits\": [0, -1, 0]"), MF_E_FORMAT, "swiglu_limits[1] is negative");
+    refused(STEP(", \"moe_layers_enum\": \"1;2\""), MF_E_FORMAT, "moe_layers_enum");
+    refused(STEP(", \"norm_expert_weight\": false"), MF_E_UNSUPPORTED, "norm_expert_weight");
+}
+
+/* More kinds of layers than there is room for. */
+static void many_kinds(void **state) {
+    char json[8192], limits[4096] = "";
+    mf_error err = {0};
+    mf__blueprint bp;
+    (void)state;
+    for (int l = 0; l < 100; l++) snprintf(limits + strlen(limits), 16, "%s%d", l ? ", " : "", l);
+    snprintf(json, sizeof json,
+             "{\"model_type\": \"step3p5\", \"num_hidden_layers\": 100, \"hidden_size\": 64, \"vocab_size\": 96, "
+             "\"max_position_embeddings\": 64, \"num_attention_heads\": 4, \"head_dim\": 16, \"moe_num_experts\": 6, "
+             "\"moe_top_k\": 3, \"moe_intermediate_size\": 32, \"swiglu_limits\": [%s]}",
+             limits);
+    mf__config c = parsed(json);
+    assert_int_equal(mf__blueprint_build(&c, &bp, &err), MF_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "of another kind"));
 }
 
 static void numbers_of_llama4(void **state) {
@@ -699,6 +757,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(flags_of_the_new),
         cmocka_unit_test(numbers_of_the_new),
         cmocka_unit_test(numbers_of_llama4),
+        cmocka_unit_test(numbers_of_step),
+        cmocka_unit_test(many_kinds),
         SCRATCH_TEST(fewer_experts),
         SCRATCH_TEST(strange_numbers),
         cmocka_unit_test(documented),
