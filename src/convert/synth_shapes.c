@@ -163,6 +163,12 @@ static const shape SHAPES[] = {
      "\"attn_temperature_tuning\": true, \"floor_scale\": 8192, \"attn_scale\": 0.1, \"use_qk_norm\": false, "
      "\"interleave_moe_layer_step\": 2, \"intermediate_size\": 8192, \"intermediate_size_mlp\": 16384, "
      "\"num_local_experts\": 128, \"num_experts_per_tok\": 1, \"eos_token_id\": 256}"},
+    {"longcat", 56, 2,
+     "{\"model_type\": \"longcat_flash\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 6144, \"vocab_size\": 131072, "
+     "\"max_position_embeddings\": 131072, \"num_attention_heads\": 64, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, "
+     "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"ffn_hidden_size\": 12288, "
+     "\"expert_ffn_hidden_size\": 2048, \"n_routed_experts\": 512, \"zero_expert_num\": 256, \"moe_topk\": 12, "
+     "\"routed_scaling_factor\": 6.0, \"rope_theta\": 10000000.0, \"eos_token_id\": 256}"},
     {"step35", 45, 4,
      "{\"model_type\": \"step3p5\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 4096, \"vocab_size\": 128896, "
      "\"max_position_embeddings\": 262144, \"num_attention_heads\": 64, \"num_attention_groups\": 8, "
@@ -188,7 +194,7 @@ static const shape SHAPES[] = {
 const char *const mf__synth_shapes[] = {"a3b",      "a17b",   "deepseek", "glm-flash", "glm5",     "deepseek32",
                                         "mistral4", "mimo",   "gemma4",   "hy3",       "ernie",    "olmoe",
                                         "mixtral",  "qwen2",  "dots1",    "hunyuan",   "minimax3", "deepseek4",
-                                        "lfm2",     "llama4", "step35",   "tiny",      NULL};
+                                        "lfm2",     "llama4", "longcat",  "step35",    "tiny",     NULL};
 
 /* Layers with a kind of their own each: the first ones. */
 static void cut_layers(json_t *config, int n_layers) {

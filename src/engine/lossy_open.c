@@ -106,6 +106,10 @@ mf_status mf__lossy_open(mf_model *m, const mf_lossy *opt, mf_error *err) {
                         "lossy reading is not for backend %s, which has memory of its own; use --backend cpu",
                         m->be->name);
     const mf__features *has = &m->bp.config.has;
+    if (m->bp.config.moe.n_identity)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "lossy reading is not for %s, whose router chooses among more than experts",
+                        m->bp.config.family->name);
     if ((has->route_apart || has->weigh_first) && opt->bonus > 0)
         return mf__fail(err, MF_E_UNSUPPORTED,
                         "lossy \"bonus\" is not for %s, whose router scales %s; \"skip\" and \"small\" are",

@@ -131,7 +131,8 @@ static mf__op *add_op(mf__graph *g, mf__op_kind kind, const char *label) {
     const char *copy = mf__arena_strdup(&g->arena, label);
     if (!copy) fail(g, "no memory");
     mf__op *op = failed(g) ? &g->dropped : &g->ops[g->n_ops++];
-    *op = (mf__op){.kind = kind, .label = copy, .in = {-1, -1, -1, -1, -1}, .out = {-1, -1}, .w = {-1, -1, -1, -1, -1}};
+    *op = (mf__op){
+        .kind = kind, .label = copy, .in = {-1, -1, -1, -1, -1}, .out = {-1, -1, -1}, .w = {-1, -1, -1, -1, -1}};
     return op;
 }
 
@@ -482,6 +483,19 @@ mf__normed mf__g_weigh(mf__graph *g, mf__normed x, mf__shares shares) {
     op->in[0] = x.id;
     op->in[1] = op->out[1] = shares.id;
     return (mf__normed){op->out[0] = add_buf(g, "weighed", MF_PORT_NONE, cols_of(g, x.id), false)};
+}
+
+mf__act mf__g_identity(mf__graph *g, mf__normed x, mf__ids ids, mf__shares shares, int32_t n_experts) {
+    int32_t top_k = cols_of(g, ids.id);
+    want_cols(g, "identity", shares.id, top_k);
+    if (n_experts < 1) fail(g, "identity: %d experts", n_experts);
+    mf__op *op = add_op(g, MF_OP_IDENTITY, "identity");
+    op->in[0] = x.id;
+    op->in[1] = op->out[1] = ids.id;
+    op->in[2] = op->out[2] = shares.id;
+    op->p.identity.n_experts = n_experts;
+    op->p.identity.top_k = top_k;
+    return (mf__act){op->out[0] = add_buf(g, "identity", MF_PORT_NONE, cols_of(g, x.id), false)};
 }
 
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu) {

@@ -96,7 +96,7 @@ typedef struct mf__weight_info {
 } mf__weight_info;
 
 #define MF_OP_IN 5
-#define MF_OP_OUT 2
+#define MF_OP_OUT 3
 #define MF_OP_W 5
 
 typedef struct mf__op {
@@ -217,6 +217,8 @@ void mf__g_route_given(mf__graph *g, mf__act logits, mf__act ids_as_values, mf__
                        mf__shares *shares); /* the experts are known, and only weighed */
 void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__w factors, mf__op_params p, mf__ids *ids,
                  mf__shares *shares);
+/* What ids from n_experts on give, together; they are other experts' from then on, with shares of 0. */
+mf__act mf__g_identity(mf__graph *g, mf__normed x, mf__ids ids, mf__shares shares, int32_t n_experts);
 mf__normed mf__g_weigh(mf__graph *g, mf__normed x, mf__shares shares); /* top 1 */
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu);
 mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, mf__op_params p);

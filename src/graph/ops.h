@@ -40,6 +40,7 @@
     X(MAP, "map", "x -> x: every value scaled, clamped or capped, or scaled by what its position says")                \
     X(ROUTE, "route", "logits -> ids, weights: the experts of each token and their shares")                            \
     X(WEIGH, "weigh", "x, weights -> y, weights: x times the token's one share, which is 1 from then on")              \
+    X(IDENTITY, "identity", "x, ids, weights -> y, ids, weights: x times the shares of ids that are no experts")       \
     X(GLU, "glu", "gate, up -> y: silu(gate) * up, or the clamped form")                                               \
     X(EXPERTS, "experts", "x, ids -> pairs: expert ids[t][k] applied to x[t], for the experts in the bank")            \
     X(COMBINE, "combine", "h, pairs, weights, shared, score -> y: (h +) sum_k w_k pair_k + sigmoid(score) shared")
@@ -170,6 +171,9 @@ typedef union mf__op_params {
         float scale;                  /* ... and multiplied by this */
         float eps;                    /* added to the sum; 0: 1e-20 */
     } route;                          /* weight slot 1, if any: a factor for the shares of each expert */
+    struct {
+        int32_t n_experts, top_k; /* ids from n_experts on give x as it is */
+    } identity;
     struct {
         int32_t top_k, n_inner; /* n_inner: an expert's width */
         mf__glu glu;

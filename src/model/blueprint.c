@@ -59,9 +59,13 @@ static mf_status build_mix(const mf__config *c, const mf__layer_kind *kind, mf__
                         "attn_norm");
     mf__residual h_mid = mf__g_add(g, h, y);
     mf__normed x2 = mf__part_post_norm(g, c, h_mid);
-    if (!kind->dense) mf__part_router(g, c, h_mid, &x2, false);
+    bool shortcut = c->has.shortcut && !kind->dense;
+    if (shortcut)
+        h_mid = mf__part_shortcut(g, c, h_mid);
+    else if (!kind->dense)
+        mf__part_router(g, c, h_mid, &x2, false);
     mf__g_export(g, h_mid.id, MF_PORT_H_MID);
-    mf__g_export(g, x2.id, MF_PORT_H_POST);
+    mf__g_export(g, x2.id, shortcut ? MF_PORT_SHARED_IN : MF_PORT_H_POST);
     return mf__graph_finish(g, err);
 }
 

@@ -73,6 +73,7 @@ typedef struct mf__features {
     bool far;         /* attention over the newest rows and over compressed ones (far.c) */
     bool streams;     /* the residual is several streams */
     bool weigh_first; /* the score of a token's one expert multiplies what the expert reads, not what it gives */
+    bool shortcut;    /* experts read what the dense layer before theirs read, beside a feed-forward of its own */
     bool hashed;      /* in some layers the token says which experts it goes to */
     bool sandwich;    /* norms behind attention and feed-forward too, and a scalar at the end of the layer */
     bool route_apart; /* the router reads the residual through a norm of its own, and has a factor for every expert */
@@ -122,6 +123,7 @@ typedef struct mf__config {
 
     struct {
         int32_t n_experts, top_k, n_inner;
+        int32_t n_identity;           /* further choices of the router, which give what they get */
         float eps;                    /* added to the sum that shares are divided by; 0: as good as nothing */
         int32_t table_k;              /* experts of a token in the table of HASHED layers */
         int32_t n_shared_inner;       /* width of the shared expert; 0: none */
@@ -136,7 +138,8 @@ typedef struct mf__config {
     struct {
         int32_t n_q_rank; /* queries come from a latent of this width; 0: straight from x */
         int32_t n_latent, n_nope, n_rope, v_dim;
-        float eps;     /* of the norms of both latents, whatever the others have */
+        float eps;               /* of the norms of both latents, whatever the others have */
+        float q_scale, kv_scale; /* of queries and of the normed latent; 0: they stay */
         bool split_up; /* kv_b is stored as embed_q and unembed_out: told by the tensors, see mf__config_look */
     } mla;
 

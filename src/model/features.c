@@ -104,6 +104,7 @@ static void sinks(const mf__features *f, char *text, size_t size) {
 static void more(const mf__features *f, char *text, size_t size) {
     if (f->streams) add(text, size, ", ", "hyper-connections");
     if (f->far) add(text, size, ", ", "compressed rows");
+    if (f->shortcut) add(text, size, ", ", "two halves to a layer, experts beside the second, some give what they get");
     if (f->weigh_first) add(text, size, ", ", "scores before the experts");
     if (f->no_rope) add(text, size, ", ", "full layers without rope");
     if (f->hashed) add(text, size, ", ", "experts by token in some layers");

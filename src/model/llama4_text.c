@@ -29,6 +29,8 @@ static mf_status heads(const json_t *text, const char *where, mf__config *c, mf_
     double grow, step;
     int64_t chunk;
     bool norm;
+    if (json_is_null(json_object_get(text, "attention_chunk_size")))
+        return mf__fail(err, MF_E_UNSUPPORTED, "%s: attention_chunk_size is null, a number is needed", where);
     MF__TRY(mf__keys_attention(text, where, 0, c, err));
     MF__TRY(mf__keys_rope(text, where, 5e5, 1, c, err));
     MF__TRY(mf__json_opt_bool(text, where, "use_qk_norm", true, &norm, err));

@@ -44,6 +44,7 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
 /* moe.c: router at the end of a mix graph (h the residual, x what the experts read of it, which it may change), and the
  * graphs of a layer's second half */
 void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed *x, bool hashed);
+mf__residual mf__part_shortcut(mf__graph *g, const mf__config *c, mf__residual h);
 mf__normed mf__part_post_norm(mf__graph *g, const mf__config *c, mf__residual h);
 /* of: the residual that the router is applied to, HIDDEN or H_MID of the layer before */
 mf_status mf__part_ahead(const mf__config *c, mf__port of, mf__graph **out, mf_error *err);

@@ -109,7 +109,8 @@ static mf_status ropes(const json_t *text, const char *where, mf__config *c, mf_
     mf_status st = MF_OK;
     if (!json_is_object(json_object_get(text, "rope_parameters"))) {
         plain = json_copy((json_t *)text), all = json_object();
-        st = rope_of(text, where, MF_MIX_FULL, c, all, err);
+        if (!plain || !all) st = mf__fail(err, MF_E_NOMEM, "no memory for a config");
+        if (st == MF_OK) st = rope_of(text, where, MF_MIX_FULL, c, all, err);
         if (st == MF_OK) st = rope_of(text, where, MF_MIX_SLIDING, c, all, err);
         json_object_del(plain, "rope_theta");
         json_object_del(plain, "rope_scaling");

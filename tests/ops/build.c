@@ -198,6 +198,14 @@ void build_route(mf__graph *g, const op_case *c) {
     mf__g_route(g, logits, bias, factors, c->p, &ids, &shares);
 }
 
+/* rows: choices, p: how many of them are experts */
+void build_identity(mf__graph *g, const op_case *c) {
+    int32_t top = c->p.identity.top_k;
+    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->cols);
+    mf__ids ids = mf__g_in_ids(g, top);
+    mf__g_identity(g, x, ids, mf__g_in_shares(g, top), c->p.identity.n_experts);
+}
+
 void build_weigh(mf__graph *g, const op_case *c) {
     mf__g_weigh(g, mf__g_in_normed(g, MF_PORT_H_POST, c->cols), mf__g_in_shares(g, 1));
 }

@@ -76,6 +76,26 @@ void expect_route(const op_rig *rig, op_result *want) {
         route_row(rig, t, op_out(rig, want, 0) + t * k, op_out(rig, want, 1) + t * k);
 }
 
+/* Ids that are no experts: their shares times x; they go to the first of the others, for nothing. */
+void expect_identity(const op_rig *rig, op_result *want) {
+    int64_t cols = op_in_cols(rig, 0), top = op_in_cols(rig, 2);
+    const int32_t *ids = rig->in[rig->op->in[1]];
+    for (int64_t t = 0; t < rig->n_rows; t++, ids += top) {
+        double sum = 0, first = -1;
+        for (int64_t k = 0; k < top; k++) {
+            bool real = ids[k] < rig->op->p.identity.n_experts;
+            if (real && first < 0) first = ids[k];
+            sum += real ? 0 : op_in(rig, 2, t * top + k);
+        }
+        for (int64_t k = 0; k < top; k++) {
+            bool real = ids[k] < rig->op->p.identity.n_experts;
+            op_out(rig, want, 1)[t * top + k] = real ? ids[k] : first < 0 ? 0 : first;
+            op_out(rig, want, 2)[t * top + k] = real ? op_in(rig, 2, t * top + k) : 0;
+        }
+        for (int64_t c = 0; c < cols; c++) op_out(rig, want, 0)[t * cols + c] = sum * op_in(rig, 0, t * cols + c);
+    }
+}
+
 /* The first output is x times the share, the second the share as it is for combine. */
 void expect_weigh(const op_rig *rig, op_result *want) {
     int64_t cols = op_in_cols(rig, 0);

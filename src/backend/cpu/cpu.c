@@ -45,6 +45,7 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_MAP] = mf__cpu_map,
     [MF_OP_ROUTE] = mf__cpu_route,
     [MF_OP_WEIGH] = mf__cpu_weigh,
+    [MF_OP_IDENTITY] = mf__cpu_identity,
     [MF_OP_GLU] = mf__cpu_glu,
     [MF_OP_EXPERTS] = mf__cpu_experts,
     [MF_OP_COMBINE] = mf__cpu_combine,

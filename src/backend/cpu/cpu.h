@@ -276,6 +276,7 @@ mf_status mf__cpu_add(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_map(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_route(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_weigh(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_identity(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_glu(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_experts(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err);

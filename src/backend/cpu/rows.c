@@ -128,17 +128,46 @@ mf_status mf__cpu_map(mf__cpu_run *r, mf_error *err) {
     return MF_OK;
 }
 
+/* Row t of the first output is a times that of the first input. */
+static void scale_row(const mf__cpu_run *r, int64_t t, float a) {
+    const mf__op_params scale = {.map = {.kind = MF_MAP_SCALE, .a = a}};
+    int64_t cols = mf__cpu_in_cols(r, 0);
+    float *y = mf__cpu_out(r, 0) + t * cols;
+    memcpy(y, mf__cpu_in(r, 0) + t * cols, (size_t)cols * sizeof *y);
+    r->k->map(&scale, 1, cols, y);
+}
+
 static void weigh_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
-    int64_t cols = mf__cpu_in_cols(r, 0);
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
-        float *y = mf__cpu_out(r, 0) + t * cols, *share = mf__cpu_out(r, 1) + t;
-        const mf__op_params scale = {.map = {.kind = MF_MAP_SCALE, .a = *share}};
-        memcpy(y, mf__cpu_in(r, 0) + t * cols, (size_t)cols * sizeof *y);
-        r->k->map(&scale, 1, cols, y);
+        float *share = mf__cpu_out(r, 1) + t;
+        scale_row(r, t, *share);
         *share = 1;
     }
+}
+
+static void identity_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int32_t top = r->op->p.identity.top_k, n = r->op->p.identity.n_experts;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        int32_t *ids = (int32_t *)r->b->bufs[r->op->out[1]] + t * top, first = 0;
+        float *shares = mf__cpu_out(r, 2) + t * top, sum = 0;
+        for (int32_t k = top - 1; k >= 0; k--) first = ids[k] < n ? ids[k] : first;
+        for (int32_t k = 0; k < top; k++) {
+            if (ids[k] < n) continue;
+            sum += shares[k];
+            ids[k] = first, shares[k] = 0;
+        }
+        scale_row(r, t, sum);
+    }
+}
+
+mf_status mf__cpu_identity(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, identity_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
 }
 
 mf_status mf__cpu_weigh(mf__cpu_run *r, mf_error *err) {

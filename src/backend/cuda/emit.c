@@ -574,6 +574,7 @@ bool mf__cu_supports(const mf__backend *be, const mf__op *op) {
     case MF_OP_JOIN:
     case MF_OP_LAYER_NORM:
     case MF_OP_WEIGH:
+    case MF_OP_IDENTITY:
     case MF_OP_MAP: return false;
     case MF_OP_GLU: return op->p.glu.kind == MF_GLU_SILU || op->p.glu.kind == MF_GLU_CLAMPED;
     case MF_OP_EXPERTS: return op->p.moe.glu.kind == MF_GLU_SILU || op->p.moe.glu.kind == MF_GLU_CLAMPED;

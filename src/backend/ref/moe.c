@@ -125,6 +125,26 @@ void mf__ref_weigh(const mf__ref_run *r) {
     }
 }
 
+/* y = (sum of the shares of ids that are no experts) x. Those ids become the row's first expert (or 0) with a share of
+ * 0, so that nobody has to know of them. */
+void mf__ref_identity(const mf__ref_run *r) {
+    const float *x = mf__ref_in(r, 0);
+    int32_t *ids = r->b->bufs[r->op->out[1]], top = r->op->p.identity.top_k, n = r->op->p.identity.n_experts;
+    float *y = mf__ref_out(r, 0), *shares = mf__ref_out(r, 2);
+    int32_t cols = mf__ref_in_cols(r, 0);
+    for (int64_t t = 0; t < r->b->n_rows; t++, ids += top, shares += top) {
+        int32_t first = 0;
+        float sum = 0;
+        for (int32_t k = top - 1; k >= 0; k--) first = ids[k] < n ? ids[k] : first;
+        for (int32_t k = 0; k < top; k++) {
+            if (ids[k] < n) continue;
+            sum += shares[k];
+            ids[k] = first, shares[k] = 0;
+        }
+        for (int32_t c = 0; c < cols; c++) y[t * cols + c] = sum * x[t * cols + c];
+    }
+}
+
 int64_t mf__ref_route_scratch(const mf__op *op) {
     return 2 * (int64_t)op->p.route.n_experts + op->p.route.n_groups;
 }

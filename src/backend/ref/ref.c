@@ -42,6 +42,7 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_MAP] = mf__ref_map,
     [MF_OP_ROUTE] = mf__ref_route,
     [MF_OP_WEIGH] = mf__ref_weigh,
+    [MF_OP_IDENTITY] = mf__ref_identity,
     [MF_OP_GLU] = mf__ref_glu,
     [MF_OP_EXPERTS] = mf__ref_experts,
     [MF_OP_COMBINE] = mf__ref_combine,

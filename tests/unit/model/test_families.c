@@ -455,6 +455,57 @@ static void numbers_of_step(void **state) {
     refused(STEP(", \"norm_expert_weight\": false"), MF_E_UNSUPPORTED, "norm_expert_weight");
 }
 
+/* "model.layers.N.X" as LongCat spells it: two of our layers are one there. */
+static void rename_pair(maker_tensor *t) {
+    static const char *const halves[][2] = {{"self_attn.", "self_attn."},
+                                            {"input_layernorm.", "input_layernorm."},
+                                            {"post_attention_layernorm.", "post_attention_layernorm."},
+                                            {"mlp.gate_proj.", "mlps.#gate_proj."},
+                                            {"mlp.up_proj.", "mlps.#up_proj."},
+                                            {"mlp.down_proj.", "mlps.#down_proj."}};
+    char rest[128], name[200];
+    int layer;
+    if (sscanf(t->name, "model.layers.%d.%127s", &layer, rest) != 2) return;
+    snprintf(name, sizeof name, "model.layers.%d.%s", layer / 2, rest);
+    for (size_t i = 0; i < MF__COUNT(halves); i++) {
+        const char *theirs = halves[i][1], *mark = strchr(theirs, '#');
+        size_t n = strlen(halves[i][0]);
+        if (strncmp(rest, halves[i][0], n)) continue;
+        int head = mark ? (int)(mark - theirs) : (int)strlen(theirs);
+        snprintf(name, sizeof name, "model.layers.%d.%.*s%d.%s%s", layer / 2, head, theirs, layer % 2,
+                 mark ? mark + 1 : "", rest + n);
+    }
+    snprintf(t->name, sizeof t->name, "%.*s", (int)sizeof t->name - 1, name);
+}
+
+static void numbers_of_longcat(void **state) {
+#define LONGCAT(extra)                                                                                                 \
+    "{\"model_type\": \"longcat_flash\", \"num_layers\": 2, \"hidden_size\": 64, \"vocab_size\": 96, "                 \
+    "\"max_position_embeddings\": 64, \"num_attention_heads\": 4, \"q_lora_rank\": 16, \"kv_lora_rank\": 32, "         \
+    "\"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 8, \"v_head_dim\": 16, \"n_routed_experts\": 6, "                 \
+    "\"moe_topk\": 3, \"expert_ffn_hidden_size\": 32, \"ffn_hidden_size\": 48, \"zero_expert_num\": 4, "               \
+    "\"routed_scaling_factor\": 6.0" extra "}"
+    mf__config c = parsed(LONGCAT(""));
+    assert_true(c.n_layers == 4 && c.dense[0] && !c.dense[1] && c.dense[2] && !c.dense[3] && !c.moe.renorm);
+    assert_true(c.mla.q_scale == 2 && c.mla.kv_scale == sqrtf(2) && c.moe.n_identity == 4 && c.moe.scale == 6);
+    c = parsed(LONGCAT(", \"mla_scale_q_lora\": false, \"mla_scale_kv_lora\": false"));
+    assert_true(c.mla.q_scale == 0 && c.mla.kv_scale == 0);
+    refused(LONGCAT(", \"zero_expert_type\": \"drop\""), MF_E_UNSUPPORTED, "zero_expert_type");
+    maker m;
+    maker_init(&m, LONGCAT(""));
+    assert_ops(&(spelt){"longcat_flash",
+                        "",
+                        {{NULL}},
+                        "q_b_proj q_scale q_rope kv_a_norm kv_scale k_rope kv_append "
+                        "mla_attention o_proj residual norm router route identity"},
+               &m.bp);
+    maker_rename(&m, "mlp.gate.e_score_correction_bias", "mlp.router.e_score_correction_bias");
+    maker_rename(&m, "mlp.gate.weight", "mlp.router.classifier.weight");
+    for (int i = 0; i < m.n; i++) rename_pair(&m.tensors[i]);
+    free(checkpoint_logits(maker_write(&m, *state, "longcat"), NULL));
+    maker_free(&m);
+}
+
 /* More kinds of layers than there is room for. */
 static void many_kinds(void **state) {
     char json[8192], limits[4096] = "";
@@ -759,6 +810,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(numbers_of_llama4),
         cmocka_unit_test(numbers_of_step),
         cmocka_unit_test(many_kinds),
+        SCRATCH_TEST(numbers_of_longcat),
         SCRATCH_TEST(fewer_experts),
         SCRATCH_TEST(strange_numbers),
         cmocka_unit_test(documented),
