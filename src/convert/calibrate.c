@@ -88,7 +88,6 @@ mf_status mf__calibrator_open(const mf__plan *plan, mf__pool *pool, int64_t max_
     c->plan = plan;
     c->sample = plan->opt->sample;
     c->pool = pool;
-    c->glu = config->moe.glu;
     c->n_experts = config->moe.n_experts;
     c->top_k = shape->top_k;
     c->hidden = config->n_hidden;
@@ -149,6 +148,7 @@ static mf_status load_layer(mf__calibrator *c, int layer, mf_error *err) {
     for (int64_t i = 0; i < n; i++) c->starts[c->ids[i] + 2]++;
     for (int e = 0; e < c->n_experts; e++) c->starts[e + 2] += c->starts[e + 1];
     for (int64_t i = 0; i < n; i++) c->pairs[c->starts[c->ids[i] + 1]++] = i;
+    c->glu = mf__config_glu(&c->plan->bp.config, layer);
     c->layer = layer;
     return MF_OK;
 }

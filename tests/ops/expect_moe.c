@@ -46,9 +46,8 @@ static void route_row(const op_rig *rig, int64_t t, double *ids, double *shares)
     double choice[MAX_EXPERTS], value[MAX_EXPERTS], all = 0, sum = 0;
     for (int e = 0; e < n; e++) {
         double x = op_in(rig, 0, t * n + e);
-        value[e] = p->route.kind == MF_ROUTE_SIGMOID         ? sigmoid(x)
-                   : p->route.kind == MF_ROUTE_SQRT_SOFTPLUS ? sqrt(log1p(exp(x)))
-                                                             : exp(x);
+        bool sigmoids = p->route.kind == MF_ROUTE_SIGMOID || p->route.kind == MF_ROUTE_TOPK_SIGMOID;
+        value[e] = sigmoids ? sigmoid(x) : p->route.kind == MF_ROUTE_SQRT_SOFTPLUS ? sqrt(log1p(exp(x))) : exp(x);
         all += value[e];
     }
     for (int e = 0; e < n; e++) {
@@ -75,6 +74,34 @@ void expect_route(const op_rig *rig, op_result *want) {
     int k = rig->op->p.route.top_k;
     for (int64_t t = 0; t < rig->n_rows; t++)
         route_row(rig, t, op_out(rig, want, 0) + t * k, op_out(rig, want, 1) + t * k);
+}
+
+/* Ids that are no experts: their shares times x; they go to the first of the others, for nothing. */
+void expect_identity(const op_rig *rig, op_result *want) {
+    int64_t cols = op_in_cols(rig, 0), top = op_in_cols(rig, 2);
+    const int32_t *ids = rig->in[rig->op->in[1]];
+    for (int64_t t = 0; t < rig->n_rows; t++, ids += top) {
+        double sum = 0, first = -1;
+        for (int64_t k = 0; k < top; k++) {
+            bool real = ids[k] < rig->op->p.identity.n_experts;
+            if (real && first < 0) first = ids[k];
+            sum += real ? 0 : op_in(rig, 2, t * top + k);
+        }
+        for (int64_t k = 0; k < top; k++) {
+            bool real = ids[k] < rig->op->p.identity.n_experts;
+            op_out(rig, want, 1)[t * top + k] = real ? ids[k] : first < 0 ? 0 : first;
+            op_out(rig, want, 2)[t * top + k] = real ? op_in(rig, 2, t * top + k) : 0;
+        }
+        for (int64_t c = 0; c < cols; c++) op_out(rig, want, 0)[t * cols + c] = sum * op_in(rig, 0, t * cols + c);
+    }
+}
+
+/* The first output is x times the share, the second the share as it is for combine. */
+void expect_weigh(const op_rig *rig, op_result *want) {
+    int64_t cols = op_in_cols(rig, 0);
+    for (int64_t i = 0; i < rig->n_rows * cols; i++)
+        op_out(rig, want, 0)[i] = op_in(rig, 0, i) * op_in(rig, 1, i / cols);
+    for (int64_t t = 0; t < rig->n_rows; t++) op_out(rig, want, 1)[t] = 1;
 }
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
