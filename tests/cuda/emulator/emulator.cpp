@@ -155,8 +155,11 @@ static void not_recording(const char *what) {
     abort();
 }
 
+static std::atomic<int64_t> n_waits, n_copies, n_copied, n_replays, n_launches;
+
 static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<void()> &body) {
     int n = (int)(block.x * block.y * block.z);
+    n_launches++;
     static std::vector<char> memory;
     memory.assign(shared + 256, (char)0xff);
     emu_shared = (char *)(((uintptr_t)memory.data() + 127) / 128 * 128);
@@ -287,10 +290,8 @@ cudaError_t cudaFreeHost(void *p) {
     pinned.erase((const char *)p);
     return free(p), cudaSuccess;
 }
-static std::atomic<int64_t> n_waits, n_copies, n_copied, n_replays;
-
 emu_counters emu_count(void) {
-    return {n_waits, n_copies, n_copied, n_replays};
+    return {n_waits, n_copies, n_copied, n_replays, n_launches};
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t s) {
     if (kind == cudaMemcpyHostToDevice) {
