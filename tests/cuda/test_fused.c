@@ -24,14 +24,20 @@
 #endif
 
 #define SESSIONS 4
-#define STEPS 5
+#define STEPS 3
 #define CTX 16
 
 static const char *backend;
 
 static mf_model *open_with(const char *dir, const char *name) {
-    tiny_backend = name;
-    return tiny_open(dir, 1);
+    mf_model_options opt;
+    mf_error err = {0};
+    mf_model *m = NULL;
+    mf_model_options_init(&opt);
+    opt.backend = name;
+    opt.n_threads = 1;
+    if (mf_model_open(dir, &opt, &m, &err) != MF_OK) fail_msg("%s", err.text);
+    return m;
 }
 
 /* Until all experts are on the device: only then one launch follows another without the host. */
