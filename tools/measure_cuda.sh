@@ -119,11 +119,16 @@ try() {
 
 why() { tail -n 1 "$last" | cut -c 1-160; }
 
+# Of a step that did not succeed: one that was not begun says nothing about the device.
+outcome() {
+    if grep -qx 'no time was left' "$last"; then echo "NOT RUN: $(why)"; else echo "FAILED: $(why)"; fi
+}
+
 # verdict LABEL SECONDS COMMAND...: a row that says whether it passed.
 verdict() {
     label=$1
     shift
-    if try "$@"; then row "$label" passed; else row "$label" "FAILED: $(why)"; fi
+    if try "$@"; then row "$label" passed; else row "$label" "$(outcome)"; fi
 }
 
 # synth SECONDS NAME OPTIONS: the model, made unless it is there
@@ -132,7 +137,7 @@ synth() {
     shift 2
     [ -z "${MEASURE_TINY:-}" ] || set -- --shape tiny
     [ -d "$dir/$name" ] || try "$seconds" "$moeflux" synth "$dir/$name" "$@" || {
-        row "model $name" "FAILED: $(why)"
+        row "model $name" "$(outcome)"
         rm -rf "${dir:?}/$name"
         return 1
     }
@@ -148,7 +153,7 @@ bench() {
     if try "$seconds" "$moeflux" bench "$model" --backend "$backend" "$@"; then
         row "$label" "$(awk -v word="$word" '$1 == word { $1 = ""; print substr($0, 2); exit }' "$last")"
     else
-        row "$label" "FAILED: $(why)"
+        row "$label" "$(outcome)"
     fi
 }
 
@@ -179,20 +184,22 @@ measure_ops() {
     verdict "decoding, fused, beside ref" 60 env -C "$dir" "$build/tests/state/test_state_fused" "$backend"
 }
 
-# One golden: 0 it holds, 1 not, 2 the backend has not all of its ops.
+# One golden: 0 it holds, 1 not, 2 the backend has not all of its ops, 3 nothing was recorded, 4 no time was left.
 golden() {
     want=$1/golden.safetensors
     [ -e "$want" ] || want=${1%-*}/golden.safetensors
     [ -e "$want" ] || return 3
     rm -rf "$dir/converted"
-    try 30 "$moeflux" convert "$1" "$dir/converted" --bits keep || return 1
+    try 30 "$moeflux" convert "$1" "$dir/converted" --bits keep ||
+        { grep -qx 'no time was left' "$last" && return 4; return 1; }
     try 30 "$moeflux" check "$dir/converted" "$want" --layers --backend "$backend" --exact && return 0
     grep -q "backend .* cannot do" "$last" && return 2
+    grep -qx 'no time was left' "$last" && return 4
     return 1
 }
 
 measure_goldens() {
-    held=0 lack='' failed='' bare=''
+    held=0 lack='' failed='' bare='' late=''
     for archive in "$top"/tests/data/golden/*.tar.xz; do tar -xJf "$archive" -C "$dir"; done
     for model in "$dir"/golden/*/ "$dir"/mla/*/ "$dir"/families/*/ "$dir"/families2/*/; do
         model=${model%/}
@@ -202,10 +209,11 @@ measure_goldens() {
         0) held=$((held + 1)) ;;
         1) failed="$failed ${model##*/}" ;;
         2) lack="$lack ${model##*/}" ;;
+        4) late="$late ${model##*/}" ;;
         *) bare="$bare ${model##*/}" ;;
         esac
     done
-    row "goldens, --exact, layer by layer" "$held hold${failed:+; FAILED:$failed}${lack:+; ops missing for:$lack}${bare:+; nothing recorded for:$bare}"
+    row "goldens, --exact, layer by layer" "$held hold${failed:+; FAILED:$failed}${lack:+; ops missing for:$lack}${bare:+; nothing recorded for:$bare}${late:+; NOT RUN:$late}"
 }
 
 measure_story() {
@@ -216,7 +224,7 @@ measure_story() {
             $1 == "mean_nll" { off = $2 - 3.3713; print (off < 0.005 && off > -0.005 ? "passed: " : "FAILED: ") $0; said = 1 }
             END { if (!said) print "FAILED: no loss was printed" }' "$last")"
     else
-        row "story model, loss" "FAILED: $(why)"
+        row "story model, loss" "$(outcome)"
     fi
     bench "story, decode" decode 60 '' --prefill 0 --decode 128 --repeat 3
 }
@@ -269,7 +277,7 @@ measure_decode() {
         if try 60 "$moeflux" bench "$dir/a3b" --backend "$backend" --prefill 0 --decode 32 --repeat 2 --sessions $n; then
             row "decode, $n streams" "$(awk -v n=$n '$1 == n && $2 == "sessions" { print $3, $4 }' "$last")"
         else
-            row "decode, $n streams" "FAILED: $(why)"
+            row "decode, $n streams" "$(outcome)"
         fi
     done
     bench "decode, behind 16384 (550)" decode 90 a3b --prefill 16384 --chunk 4096 --decode 32 --repeat 1
@@ -296,7 +304,7 @@ measure_deepseek() {
             END { printf "%.0f tokens/s, %.0f MB a token: %.0f %% of 4.36 TB/s\n", speed, bytes / 1e6, speed * bytes / 4.36e10 }
             ' "$last")"
     else
-        row "deepseek, 4 layers, decode" "FAILED: $(why)"
+        row "deepseek, 4 layers, decode" "$(outcome)"
     fi
     rm -rf "$dir/deepseek4"
 }
@@ -341,7 +349,7 @@ moeflux=$build/apps/moeflux/moeflux stories=$top/models/stories-moe
 if try 60 "$moeflux" inspect --cuda; then
     row "device" "$(awk '$1 == "cuda" { $1 = $2 = ""; print substr($0, 3); exit }' "$last")"
 else
-    row "device" "FAILED: $(why)"
+    row "device" "$(outcome)"
 fi
 row "host" "$(nproc) processors, $(df -h -T "$dir" | awk 'NR == 2 { print $5 " free on " $2 " for " }')$dir"
 if [ "$backend" = cuda ] && grep -q 'none that can be used' "$last"; then
