@@ -14,6 +14,9 @@ bool field_text(job *j, const json_t *obj, const char *where, const char *name, 
 /* Refuses names that are not in the list (NULL ends it), as the job's family does. */
 bool fields_known(job *j, const json_t *obj, const char *const *names);
 
+/* Refuses those of the list (NULL ends it) that are there, neither null nor []; why: the sentence behind the name. */
+bool fields_unset(job *j, const json_t *body, const char *const *names, const char *why);
+
 /* "an integer", "a string", ...; "nothing" for NULL. */
 const char *json_kind(const json_t *value);
 

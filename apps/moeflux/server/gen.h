@@ -23,6 +23,7 @@ bool gen_sampling(gen *g, job *j, const json_t *body);
 bool gen_logit_bias(gen *g, job *j, const json_t *body);
 /* {"type": "text" | "json_object" | "json_schema", ...}; where: the schema's place in the body */
 bool gen_form(gen *g, job *j, const json_t *format, const char *where);
+const char *gen_effort_level(const char *word); /* of the three that templates know; NULL: there is no such word */
 /* OpenAI's reasoning_effort. */
 bool gen_effort(gen *g, job *j, const char *effort, const char *param);
 
