@@ -356,11 +356,11 @@ static bool output_form(gen *g, job *j, const json_t *body) {
 }
 
 /* output_config.effort: how much, if it thinks. */
-static bool effort(gen *g, job *j, const json_t *config) {
+static bool effort(gen *g, job *j, const json_t *body) {
+    const json_t *config = NULL;
     const char *word = NULL;
-    if (config && !json_is_null(config) && !json_is_object(config))
-        return job_fail(j, 400, "output_config", NULL, "output_config: Input should be an object");
-    if (!field_text(j, config, "output_config", "effort", &word)) return false;
+    if (!field_object(j, body, "output_config", &config) || !field_text(j, config, "output_config", "effort", &word))
+        return false;
     const char *level = word ? gen_effort_level(word) : NULL;
     if (word && !level)
         return job_fail(j, 400, "output_config.effort", NULL,
@@ -404,8 +404,7 @@ bool anthropic_request(gen *g, job *j, const json_t *body, bool answers) {
                 add_tools(g, j, json_object_get(body, "tools"), &tools_marked) &&
                 tool_choice(g, j, json_object_get(body, "tool_choice")) &&
                 thinking(g, j, json_object_get(body, "thinking"), g->opt.max_tokens) && output_form(g, j, body) &&
-                effort(g, j, json_object_get(body, "output_config")) && add_conversation(g, j, body, tools_marked) &&
-                see_mark(j, body, &all_marked);
+                effort(g, j, body) && add_conversation(g, j, body, tools_marked) && see_mark(j, body, &all_marked);
     if (fine && all_marked) put_mark(g, json_array_size(g->messages) - 1, MF_MARK_AFTER); /* the whole request */
     return fine;
 }

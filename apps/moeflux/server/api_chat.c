@@ -95,9 +95,9 @@ static bool read_logprobs(job *j, const json_t *body) {
 }
 
 static bool read_stream(job *j, const json_t *body) {
-    const json_t *options = json_object_get(body, "stream_options");
-    if (!field_bool(j, body, "stream", &j->stream)) return false;
-    if (!options || json_is_null(options)) return true;
+    const json_t *options = NULL;
+    if (!field_bool(j, body, "stream", &j->stream) || !field_object(j, body, "stream_options", &options)) return false;
+    if (!options) return true;
     if (!j->stream)
         return job_fail(j, 400, "stream_options", NULL,
                         "The 'stream_options' parameter is only allowed when 'stream' is enabled.");
@@ -112,10 +112,9 @@ static bool read_template_values(gen *g, job *j, const json_t *body) {
     if (extra && !json_is_null(extra) && !json_is_object(extra))
         return job_fail(j, 400, "chat_template_kwargs", "invalid_type",
                         "Invalid type for 'chat_template_kwargs': expected an object.");
-    if (json_is_boolean(json_object_get(from, "enable_thinking"))) {
-        field_bool(j, from, "enable_thinking", &thinking);
+    if (!field_bool(j, from, "enable_thinking", &thinking)) return false;
+    if (json_is_boolean(json_object_get(from, "enable_thinking")))
         g->opt.reasoning = thinking ? MF_SWITCH_ON : MF_SWITCH_OFF;
-    }
     if (json_is_object(extra)) g->extra = json_incref(extra);
     return true;
 }

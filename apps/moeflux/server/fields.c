@@ -66,6 +66,14 @@ bool field_bool(job *j, const json_t *obj, const char *name, bool *out) {
     return true;
 }
 
+bool field_object(job *j, const json_t *obj, const char *name, const json_t **out) {
+    const json_t *value = json_object_get(obj, name);
+    if (absent(value)) return true;
+    if (!json_is_object(value)) return wrong_type(j, name, "an object", value);
+    *out = value;
+    return true;
+}
+
 bool field_text(job *j, const json_t *obj, const char *where, const char *name, const char **out) {
     const json_t *value = json_object_get(obj, name);
     char path[160]; /* `where` is of 96 at most */

@@ -157,7 +157,8 @@ bool gen_tool(gen *g, job *j, const json_t *name, const json_t *description, con
     if (gen_has_tool(g, json_string_value(name)))
         return job_fail(j, 400, where, "invalid_value", "Invalid '%s': there are two tools named '%s'.", where,
                         json_string_value(name));
-    if (json_array_size(g->tools) >= 128) return job_fail(j, 400, "tools", "invalid_value", "More than 128 tools.");
+    if (json_array_size(g->tools) >= MAX_TOOLS)
+        return job_fail(j, 400, "tools", "invalid_value", "More than %d tools.", MAX_TOOLS);
     if (schema && !json_is_null(schema) && !json_is_object(schema))
         return job_fail(j, 400, where, "invalid_type", "Invalid '%s': the schema of the tool's input is not an object.",
                         where);

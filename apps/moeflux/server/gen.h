@@ -31,6 +31,8 @@ bool gen_effort(gen *g, job *j, const char *effort, const char *param);
 bool gen_message(gen *g, job *j, const char *role, json_t *content);
 json_t *gen_last(const gen *g); /* the message added last; NULL: none */
 
+#define MAX_TOOLS 128
+
 /* One tool in OpenAI's form, {"type": "function", "function": {...}}; parts are borrowed. */
 bool gen_tool(gen *g, job *j, const json_t *name, const json_t *description, const json_t *schema, const char *where);
 bool gen_has_tool(const gen *g, const char *name);

@@ -115,10 +115,12 @@ static bool allowed_tools(gen *g, job *j, const json_t *choice) {
     const json_t *inner = json_object_get(choice, "allowed_tools");
     const json_t *list = json_object_get(inner ? inner : choice, "tools");
     const char *mode = json_string_value(json_object_get(inner ? inner : choice, "mode"));
-    if (!mode || (strcmp(mode, "auto") && strcmp(mode, "required")) || !json_is_array(list))
+    if (!mode || (strcmp(mode, "auto") && strcmp(mode, "required")) || !json_is_array(list) ||
+        json_array_size(list) > MAX_TOOLS)
         return job_fail(j, 400, "tool_choice", "invalid_value",
                         "Invalid 'tool_choice': allowed tools are a 'mode' of 'auto' or 'required' and a list of "
-                        "'tools'.");
+                        "'tools', at most %d.",
+                        MAX_TOOLS);
     for (size_t i = json_array_size(g->tools); i-- > 0;)
         if (!is_listed(list, name_in(json_array_get(g->tools, i)))) json_array_remove(g->tools, i);
     if (!json_array_size(g->tools))

@@ -231,13 +231,14 @@ static bool repeat(const gen *g, job *j, const json_t *body) {
 }
 
 bool responses_request(gen *g, job *j, const json_t *body) {
-    const json_t *format = json_object_get(json_object_get(body, "text"), "format");
+    const json_t *text = NULL, *reasoning = NULL;
     const char *effort = NULL;
-    bool fine = fields_known(j, body, known) && refuse_stored(j, body) && refuse_logprobs(j, body) &&
+    bool fine = fields_known(j, body, known) && field_object(j, body, "text", &text) &&
+                field_object(j, body, "reasoning", &reasoning) && refuse_stored(j, body) && refuse_logprobs(j, body) &&
                 field_bool(j, body, "stream", &j->stream) && read_input(g, j, body) && read_tools(g, j, body) &&
                 gen_sampling(g, j, body) && field_int(j, body, "max_output_tokens", 1, INT32_MAX, &g->opt.max_tokens) &&
-                gen_form(g, j, format, "text.format") &&
-                field_text(j, json_object_get(body, "reasoning"), "reasoning", "effort", &effort) &&
+                gen_form(g, j, json_object_get(text, "format"), "text.format") &&
+                field_text(j, reasoning, "reasoning", "effort", &effort) &&
                 gen_effort(g, j, effort, "reasoning.effort");
     return fine && repeat(g, j, body);
 }

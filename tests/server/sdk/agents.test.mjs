@@ -127,6 +127,8 @@ test('a request of Codex', async () => {
   await bad({ conversation: 'conv_x' }, 'conversation');
   await bad({ prompt: { id: 'pmpt_x' } }, 'prompt');
   await bad({ truncation: 'some' }, 'truncation');
+  await bad({ reasoning: 'high' }, "Invalid type for 'reasoning'");
+  await bad({ text: 'json' }, "Invalid type for 'text'");
   await bad({ include: ['message.output_text.logprobs'] }, 'Logprobs are not given');
 });
 
@@ -142,6 +144,7 @@ test('allowed tools', async () => {
   assert.deepEqual((await ask([{ type: 'function', name: 'get_time' }])).output.map((o) => o.name), ['get_time']);
   await assert.rejects(ask([{ type: 'function', name: 'other' }]), refused(400, 'none of the allowed tools'));
   await assert.rejects(ask([], 'maybe'), refused(400, "'mode'"));
+  await assert.rejects(ask(Array(129).fill({ type: 'function', name: 'get_time' })), refused(400, 'at most 128')); // each is compared with each tool
 });
 
 test('fields and helpers of newer clients', async () => {
@@ -153,6 +156,8 @@ test('fields and helpers of newer clients', async () => {
   const bad = (more, part) => assert.rejects(openai.chat.completions.create({ model, messages, ...more }), refused(400, part));
   await bad({ functions: [{ name: 'x' }] }, "Use 'tools'");
   await bad({ web_search_options: {} }, 'web_search_options');
+  await bad({ enable_thinking: 'no' }, 'enable_thinking');
+  await bad({ stream: true, stream_options: 5 }, 'stream_options');
   const most = { model, messages, max_completion_tokens: 200, temperature: 0, parallel_tool_calls: false };
   const parsed = await openai.chat.completions.parse({ ...most, response_format: zodResponseFormat(Place, 'place') });
   assert.ok(Place.safeParse(parsed.choices[0].message.parsed).success);
