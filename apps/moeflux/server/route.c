@@ -271,7 +271,9 @@ void route_request(void *user, http_conn *conn, const http_request *r) {
         refuse(conn, r, 405, a ? "Allow: POST, OPTIONS\r\n" : "Allow: GET, HEAD\r\n",
                a ? "Not allowed: this place takes POST only." : "Not allowed: this place takes GET only.");
     } else if (!strcmp(r->path, "/v1/embeddings")) {
-        refuse(conn, r, 404, NULL, "This model writes text; it has no embeddings to give."); /* 5xx is tried again */
+        refuse(conn, r, 501,
+               "x-should-retry: false\r\n", /* clients try 5xx again where this does not tell them not to */
+               "This model writes text; it has no embeddings to give.");
     } else {
         char text[256];
         if (!strncmp(r->path, "/v1/responses/", 14))

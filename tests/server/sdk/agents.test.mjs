@@ -97,7 +97,10 @@ test('places that there are not, in the shape of who asks', async () => {
   await assert.rejects(anthropic.get('/v1/files'), (e) => e.status === 404 && e.error.type === 'error' && e.error.error.type === 'not_found_error');
   await assert.rejects(openai.files.list(), (e) => e.status === 404 && e.type === 'invalid_request_error');
   await assert.rejects(openai.responses.retrieve('resp_x'), refused(404, 'not stored'));
-  await assert.rejects(openai.embeddings.create({ model, input: 'x' }), refused(404, 'no embeddings')); // 5xx would be tried again
+  let asked = 0;
+  const patient = openai.withOptions({ maxRetries: 2, fetch: (...of) => ++asked && fetch(...of) });
+  await assert.rejects(patient.embeddings.create({ model, input: 'x' }), refused(501, 'no embeddings'));
+  assert.equal(asked, 1); // other 5xx are tried again
   const stranger = new Anthropic({ baseURL: process.env.MOEFLUX_URL, apiKey: 'wrong', maxRetries: 0 });
   await assert.rejects(stranger.models.list(), (e) => e.status === 401 && e.error.error.type === 'authentication_error');
 });

@@ -411,7 +411,7 @@ test('400: too long for the context', async () => {
     refused(OpenAI.BadRequestError, (e) => assert.equal(e.code, 'context_length_exceeded')));
 });
 
-test('400 for broken JSON, 401, 404, 405, 413', async () => {
+test('400 for broken JSON, 401, 404, 405, 413, 501', async () => {
   const url = process.env.MOEFLUX_URL, auth = { authorization: 'Bearer key-for-tests' };
   const status = async (path, init) => {
     const r = await fetch(url + path, { headers: auth, ...init });
@@ -424,7 +424,7 @@ test('400 for broken JSON, 401, 404, 405, 413', async () => {
   assert.equal(await status('/v1/chat/completions', {}), 405);
   assert.equal(await status('/v1/models', { method: 'POST', body: '{}' }), 405);
   assert.equal(await status('/v1/nothing', {}), 404);
-  assert.equal(await status('/v1/embeddings', { method: 'POST', body: '{}' }), 404);
+  assert.equal(await status('/v1/embeddings', { method: 'POST', body: '{}' }), 501);
   assert.equal(await status('/v1/models', { headers: {} }), 401);
   await assert.rejects(new OpenAI({ baseURL, apiKey: 'wrong', maxRetries: 0 }).models.list(), refused(OpenAI.AuthenticationError));
   await assert.rejects(client.models.retrieve('no-such-model'), refused(OpenAI.NotFoundError));
@@ -435,7 +435,7 @@ test('every class of error', async () => {
   await assert.rejects(client.chat.completions.create({ model, messages: story }, { headers: { Authorization: 'Bearer no' } }), refused(OpenAI.AuthenticationError));
   await assert.rejects(client.models.list({ headers: { Origin: 'http://evil.example' } }), refused(OpenAI.PermissionDeniedError));
   await assert.rejects(client.files.list(), refused(OpenAI.NotFoundError));
-  await assert.rejects(client.embeddings.create({ model, input: 'x' }), refused(OpenAI.NotFoundError));
+  await assert.rejects(client.embeddings.create({ model, input: 'x' }), refused(OpenAI.InternalServerError, (e) => assert.equal(e.status, 501)));
   await assert.rejects(new OpenAI({ baseURL: 'http://127.0.0.1:1/v1', apiKey: 'x', maxRetries: 0 }).models.list(), refused(OpenAI.APIConnectionError));
   const long = { model, messages: story, max_tokens: 1500, ignore_eos: true, temperature: 1 };
   await assert.rejects(client.chat.completions.create({ ...long, n: 8 }, { timeout: 50 }), refused(OpenAI.APIConnectionTimeoutError));
