@@ -360,6 +360,23 @@ static mf_status indexed(const reader *r, mf_error *err) {
     return MF_OK;
 }
 
+/* Layers without key/value heads are linear, with as many heads as the others. */
+static mf_status kimi_linear(const reader *r, mf_error *err) {
+    const json_t *kv = find(r, "attention.head_count_kv");
+    bool linear[LAYERS] = {false};
+    if (!json_is_array(kv))
+        return mf__fail(err, MF_E_FORMAT, "the metadata has no list %s.attention.head_count_kv", r->arch);
+    MF__TRY(wanted_gate(r, 2, "sigmoid", err));
+    MF__TRY(latent_keys(r, err));
+    MF__TRY(grouped_keys(r, err));
+    MF__TRY(copy(r, "linear_num_heads", "attention.head_count", err));
+    MF__TRY(copy(r, "linear_head_dim", "kda.head_dim", err));
+    MF__TRY(copy(r, "linear_conv_kernel_dim", "ssm.conv_kernel", err));
+    for (int64_t l = 0; l < n_layers(r); l++) linear[l] = !json_integer_value(json_array_get(kv, (size_t)l));
+    put_layers(r, "layer_types", linear, "linear_attention", "full_attention");
+    return MF_OK;
+}
+
 static mf_status mistral4(const reader *r, mf_error *err) {
     json_t *yarn = json_object_get(r->out, "rope_scaling");
     MF__TRY(wanted_gate(r, 1, "softmax", err));
@@ -521,6 +538,7 @@ static const struct {
     {"deepseek32", "deepseek_v32", indexed},
     {"glm-dsa", "glm_moe_dsa", indexed},
     {"deepseek4", "deepseek_v4", deepseek4},
+    {"kimi-linear", "kimi_linear", kimi_linear},
 };
 
 mf_status mf__gguf_config(const mf__gguf *g, json_t **out, mf_error *err) {

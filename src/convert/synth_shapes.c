@@ -156,6 +156,16 @@ static const shape SHAPES[] = {
      "\"conv\", \"full_attention\", \"conv\", \"conv\", \"conv\", \"full_attention\", \"conv\", \"conv\", \"conv\", "
      "\"full_attention\", \"conv\", \"conv\", \"conv\", \"full_attention\", \"conv\", \"conv\", \"full_attention\", "
      "\"conv\", \"conv\"], \"tie_word_embeddings\": true, \"eos_token_id\": 256}"},
+    {"kimi-linear", 27, 4,
+     "{\"model_type\": \"kimi_linear\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 2304, \"vocab_size\": 163840, "
+     "\"model_max_length\": 1048576, \"intermediate_size\": 9216, \"num_attention_heads\": 32, "
+     "\"num_key_value_heads\": 32, \"q_lora_rank\": null, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
+     "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"mla_use_nope\": true, \"first_k_dense_replace\": 1, "
+     "\"num_experts\": 256, \"num_experts_per_token\": 8, \"moe_intermediate_size\": 1024, "
+     "\"num_shared_experts\": 1, \"num_expert_group\": 1, \"topk_group\": 1, \"moe_renormalize\": true, "
+     "\"routed_scaling_factor\": 2.446, \"linear_attn_config\": {\"num_heads\": 32, \"head_dim\": 128, "
+     "\"short_conv_kernel_size\": 4, \"full_attn_layers\": [4, 8, 12, 16, 20, 24, 27], \"kda_layers\": [1, 2, 3, 5, "
+     "6, 7, 9, 10, 11, 13, 14, 15, 17, 18, 19, 21, 22, 23, 25, 26]}, \"eos_token_id\": 256}"},
     {"tiny", 4, 1,
      "{" QWEN "\"hidden_size\": 256, \"vocab_size\": 512, \"max_position_embeddings\": 4096, "
      "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"linear_num_key_heads\": 2, "
@@ -164,9 +174,10 @@ static const shape SHAPES[] = {
      "\"shared_expert_intermediate_size\": 128}"},
 };
 
-const char *const mf__synth_shapes[] = {"a3b",   "a17b",    "deepseek", "glm-flash", "glm5",  "deepseek32", "mistral4",
-                                        "mimo",  "gemma4",  "hy3",      "ernie",     "olmoe", "mixtral",    "qwen2",
-                                        "dots1", "hunyuan", "minimax3", "deepseek4", "lfm2",  "tiny",       NULL};
+const char *const mf__synth_shapes[] = {"a3b",      "a17b",        "deepseek", "glm-flash", "glm5",     "deepseek32",
+                                        "mistral4", "mimo",        "gemma4",   "hy3",       "ernie",    "olmoe",
+                                        "mixtral",  "qwen2",       "dots1",    "hunyuan",   "minimax3", "deepseek4",
+                                        "lfm2",     "kimi-linear", "tiny",     NULL};
 
 /* Layers with a kind of their own each: the first ones. */
 static void cut_layers(json_t *config, int n_layers) {

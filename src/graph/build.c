@@ -350,15 +350,14 @@ void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate) {
     op->in[1] = gate.id;
 }
 
-mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel, bool plain) {
+mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, mf__op_params p) {
     int32_t cols = cols_of(g, x.id);
-    want_weight(g, "conv1d", w, cols, n_kernel);
+    want_weight(g, "conv1d", w, cols, p.conv.n_kernel);
     mf__op *op = add_op(g, MF_OP_CONV1D, "conv");
     op->in[0] = x.id;
     op->w[0] = w.id;
+    op->p = p;
     op->p.conv.n_channels = cols;
-    op->p.conv.n_kernel = n_kernel;
-    op->p.conv.plain = plain;
     return (mf__act){op->out[0] = add_buf(g, "conv", MF_PORT_NONE, cols, false)};
 }
 
@@ -374,22 +373,23 @@ void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p) {
 }
 
 void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_bias, mf__act *decay, mf__act *beta) {
-    int32_t heads = cols_of(g, a.id);
-    want_cols(g, "decay_beta", b.id, heads);
+    int32_t cols = cols_of(g, a.id), heads = cols_of(g, b.id);
+    if (heads <= 0 || cols % heads) fail(g, "decay_beta: %d decays for %d heads", cols, heads);
     want_weight(g, "decay_beta", a_log, 1, heads);
-    want_weight(g, "decay_beta", dt_bias, 1, heads);
+    want_weight(g, "decay_beta", dt_bias, 1, cols);
     mf__op *op = add_op(g, MF_OP_DECAY_BETA, "decay, beta");
     op->in[0] = a.id;
     op->in[1] = b.id;
     op->w[0] = a_log.id;
     op->w[1] = dt_bias.id;
-    *decay = (mf__act){op->out[0] = add_buf(g, "decay", MF_PORT_NONE, heads, false)};
+    op->p.delta.by_channel = cols != heads;
+    *decay = (mf__act){op->out[0] = add_buf(g, "decay", MF_PORT_NONE, cols, false)};
     *beta = (mf__act){op->out[1] = add_buf(g, "beta", MF_PORT_NONE, heads, false)};
 }
 
 mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, mf__op_params p) {
     want_cols(g, "delta_net", qkv.id, delta_cols(&p));
-    want_cols(g, "delta_net", decay.id, p.delta.n_v_heads);
+    want_cols(g, "delta_net", decay.id, (int64_t)p.delta.n_v_heads * (p.delta.by_channel ? p.delta.k_dim : 1));
     want_cols(g, "delta_net", beta.id, p.delta.n_v_heads);
     if (p.delta.n_k_heads <= 0 || p.delta.n_v_heads % p.delta.n_k_heads)
         fail(g, "delta_net: %d value heads cannot share %d key heads", p.delta.n_v_heads, p.delta.n_k_heads);
@@ -401,8 +401,8 @@ mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, 
     return (mf__act){op->out[0] = add_buf(g, "delta_out", MF_PORT_NONE, p.delta.n_v_heads * p.delta.v_dim, false)};
 }
 
-mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps, int32_t part) {
-    int32_t cols = cols_of(g, x.id);
+mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, mf__op_params p) {
+    int32_t cols = cols_of(g, x.id), part = p.norm.part;
     want_cols(g, "gated_norm", z.id, cols);
     want_weight(g, "gated_norm", w, 1, part);
     if (part <= 0 || cols % part) fail(g, "gated_norm: %d columns do not split in parts of %d", cols, part);
@@ -410,8 +410,7 @@ mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps,
     op->in[0] = x.id;
     op->in[1] = z.id;
     op->w[0] = w.id;
-    op->p.norm.eps = eps;
-    op->p.norm.part = part;
+    op->p = p;
     return (mf__act){op->out[0] = add_buf(g, "gated", MF_PORT_NONE, cols, false)};
 }
 

@@ -201,11 +201,12 @@ void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *
 mf__act mf__g_mla_attention(mf__graph *g, mf__act q, mf__w kv_b_or_uk, mf__w w_uv, mf__op_params p);
 void mf__g_mla_pick(mf__graph *g, mf__act o, mf__chosen picks); /* makes the op that made o see these rows only */
 void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate); /* in place */
-mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel, bool plain);
+mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, mf__op_params p);
 void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p); /* in place */
+/* a and dt_bias: one for each head, as b and a_log have, or one for each channel of each head */
 void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_bias, mf__act *decay, mf__act *beta);
 mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, mf__op_params p);
-mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps, int32_t part);
+mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, mf__op_params p);
 mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a);
 mf__act mf__g_sum(mf__graph *g, mf__act a, mf__act b);
 void mf__g_map(mf__graph *g, int16_t id, mf__w w, mf__op_params p, const char *label); /* in place; w: SCALE's */

@@ -35,7 +35,7 @@
       "q, picks, state -> o: softmax attention over the newest K rows and over V rows")                                \
     X(STREAMS_READ, "streams_read", "x, z -> u, mix: what a block reads of the streams, and how it is written back")   \
     X(STREAMS_WRITE, "streams_write", "x, y, mix -> x: a block's result, to all streams, which are mixed")             \
-    X(GATED_NORM, "gated_norm", "x, z -> y: per head rms_norm(x) * w * silu(z)")                                       \
+    X(GATED_NORM, "gated_norm", "x, z -> y: per head rms_norm(x) * w * silu(z), or sigmoid(z)")                        \
     X(ADD, "add", "a, b -> y: a + b")                                                                                  \
     X(MAP, "map", "x -> x: every value scaled, clamped or capped, or scaled by what its position says")                \
     X(ROUTE, "route", "logits -> ids, weights: the experts of each token and their shares")                            \
@@ -94,6 +94,7 @@ typedef union mf__op_params {
     struct {
         float eps;
         int32_t part; /* channels per normalised part: the row's length, or a head's */
+        bool sigmoid; /* GATED_NORM: sigmoid(z) in place of silu(z) */
     } norm;           /* RMS_NORM, GATED_NORM */
     struct {
         int32_t n_heads, head_dim;
@@ -151,10 +152,12 @@ typedef union mf__op_params {
     struct {
         int32_t n_channels, n_kernel;
         bool plain; /* no silu */
+        int32_t at; /* in the sequence's state, where this convolution's inputs begin */
     } conv;
     struct {
         int32_t n_k_heads, k_dim, n_v_heads, v_dim; /* QK_NORM uses the first two */
-    } delta;
+        bool by_channel;                            /* a decay for every channel of a head's keys, not one for all */
+    } delta;                                        /* QK_NORM, DECAY_BETA, DELTA_NET */
     struct {
         mf__route_kind kind;
         int32_t n_experts, top_k;

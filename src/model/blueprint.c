@@ -21,7 +21,7 @@ static const char *kind_name(mf__mixer mixer, bool dense) {
 static mf__act mix(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x) {
     if (c->has.far) return mf__part_far(g, c, mixer, x);
     switch (mixer) {
-    case MF_MIX_LINEAR: return mf__part_delta_net(g, c, x);
+    case MF_MIX_LINEAR: return c->has.channel_decay ? mf__part_kda(g, c, x) : mf__part_delta_net(g, c, x);
     case MF_MIX_CONV: return mf__part_short_conv(g, c, x);
     case MF_MIX_LATENT:
     case MF_MIX_INDEXED:

@@ -35,6 +35,9 @@ mf__residual mf__part_streams_read(mf__graph *g, const mf__config *c, mf__residu
 /* deltanet.c: x -> Gated DeltaNet */
 mf__act mf__part_delta_net(mf__graph *g, const mf__config *c, mf__normed x);
 
+/* kda.c: x -> the delta rule with a decay for every channel */
+mf__act mf__part_kda(mf__graph *g, const mf__config *c, mf__normed x);
+
 /* short_conv.c: x -> a gated convolution */
 mf__act mf__part_short_conv(mf__graph *g, const mf__config *c, mf__normed x);
 

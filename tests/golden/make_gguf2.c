@@ -78,6 +78,24 @@ static const char *const NAMES[][2] = {
     {"post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"},
     {"pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"},
     {"layer_scalar", "layer_output_scale.weight"},
+    {"self_attn.q_conv1d.weight", "ssm_conv1d_q.weight"},
+    {"self_attn.k_conv1d.weight", "ssm_conv1d_k.weight"},
+    {"self_attn.v_conv1d.weight", "ssm_conv1d_v.weight"},
+    {"self_attn.f_a_proj.weight", "ssm_f_a.weight"},
+    {"self_attn.f_b_proj.weight", "ssm_f_b.weight"},
+    {"self_attn.g_a_proj.weight", "ssm_g_a.weight"},
+    {"self_attn.g_b_proj.weight", "ssm_g_b.weight"},
+    {"self_attn.b_proj.weight", "ssm_beta.weight"},
+    {"self_attn.dt_bias", "ssm_dt.bias"},
+    {"self_attn.A_log", "ssm_a"},
+    {"self_attn.o_norm.weight", "ssm_norm.weight"},
+    {"block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"block_sparse_moe.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"},
+    {"block_sparse_moe.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
+    {"block_sparse_moe.shared_experts.down_proj.weight", "ffn_down_shexp.weight"},
+    {"block_sparse_moe.gate_proj.weight", "ffn_gate.weight"},
+    {"block_sparse_moe.up_proj.weight", "ffn_up.weight"},
+    {"block_sparse_moe.down_proj.weight", "ffn_down.weight"},
     {"attn_norm.weight", "attn_norm.weight"},
     {"ffn_norm.weight", "ffn_norm.weight"},
     {"attn.attn_sink", "attn_sinks.weight"},
@@ -154,8 +172,8 @@ static void interleave(float *x, int64_t rows, int64_t cols, int64_t dim) {
 }
 
 static void put(const char *theirs, const mf__entry *e) {
-    int64_t n = 1, *d = (int64_t[]){0, 0, 0};
-    CHECK(e->n_dims >= 1 && e->n_dims <= 3);
+    int64_t n = 1, *d = (int64_t[]){0, 0, 0, 0};
+    CHECK(e->n_dims >= 1 && e->n_dims <= 4);
     for (int i = 0; i < e->n_dims; i++) n *= e->dims[i];
     for (int i = 0; i < e->n_dims; i++) d[i] = e->dims[e->n_dims - 1 - i];
     float *x = values(e->name, n);
@@ -165,6 +183,9 @@ static void put(const char *theirs, const mf__entry *e) {
     if (is("llama") && (strstr(theirs, "attn_q.weight") || strstr(theirs, "attn_k.weight")))
         interleave(x, d[1], d[0], number("head_dim"));
     if (strstr(theirs, "exp_probs_b")) d[0] = n, d[1] = 0;
+    bool rates = strstr(theirs, ".ssm_a") && !strstr(theirs, ".ssm_alpha");
+    if (rates) d[0] = 1, d[1] = n, d[2] = 0;
+    for (int64_t i = 0; rates && i < n; i++) x[i] = -expf(x[i]);
     tensor(theirs, x, d[0], d[1], d[2]);
     free(x);
 }
@@ -232,7 +253,9 @@ static void put_layer(int l) {
         put_halves(l, "mlp.experts.gate_up_proj", "ffn_gate_exps.weight", "ffn_up_exps.weight");
         put_halves(l, "mlp.shared_experts.gate_up_proj.weight", "ffn_gate_shexp.weight", "ffn_up_shexp.weight");
     }
-    if (json_object_get(config, "kv_lora_rank")) split_kv_b(l);
+    char kv_b[64];
+    snprintf(kv_b, sizeof kv_b, "model.layers.%d.self_attn.kv_b_proj.weight", l);
+    if (mf__catalog_find(cat, kv_b)) split_kv_b(l);
 }
 
 /* ---- metadata ---- */
@@ -280,14 +303,21 @@ static void list(const char *key, const char *ours, const char *one, int64_t yes
 
 static void latent_keys(void) {
     int64_t rot = number("qk_rope_head_dim"), lora = number("kv_lora_rank");
-    key_u32("attention.q_lora_rank", number("q_lora_rank"));
+    if (json_is_integer(json_object_get(config, "q_lora_rank")))
+        key_u32("attention.q_lora_rank", number("q_lora_rank"));
     key_u32("attention.kv_lora_rank", lora);
     key_u32("attention.key_length", lora + rot);
     key_u32("attention.value_length", lora);
     key_u32("attention.key_length_mla", number("qk_nope_head_dim") + rot);
     key_u32("attention.value_length_mla", number("v_head_dim"));
     key_u32("rope.dimension_count", rot);
-    key_u32("attention.head_count_kv", 1);
+    if (!is("kimi-linear")) {
+        key_u32("attention.head_count_kv", 1);
+        return;
+    }
+    list("attention.head_count_kv", "layer_types", "full_attention", 1, 0);
+    key_u32("kda.head_dim", number("linear_head_dim"));
+    key_u32("ssm.conv_kernel", number("linear_conv_kernel_dim"));
 }
 
 static void expert_keys(void) {
@@ -302,11 +332,13 @@ static void expert_keys(void) {
     copy("expert_count", "num_local_experts", "moe_num_experts");
     copy("expert_used_count", "num_experts_per_tok", "moe_k");
     copy("expert_used_count", "moe_topk", "top_k_experts");
+    copy("expert_used_count", "num_experts_per_token", NULL);
     if (is("minimax-m3"))
         key_u32("expert_feed_forward_length", number("intermediate_size"));
     else if (!is("llama") && !is("olmoe"))
         copy("expert_feed_forward_length", "moe_intermediate_size", "intermediate_size");
     copy("expert_shared_count", "n_shared_experts", "moe_num_shared_experts");
+    if (is("kimi-linear")) copy("expert_shared_count", "num_shared_experts", NULL);
     if (is("minimax-m3")) key_u32("expert_shared_count", 1);
     copy("expert_group_count", "n_group", NULL);
     copy("expert_group_used_count", "topk_group", NULL);
@@ -377,7 +409,7 @@ static void far_keys(void) {
 
 static void metadata(void) {
     key_u32("block_count", n_layers);
-    key_u32("context_length", number("max_position_embeddings"));
+    copy("context_length", "max_position_embeddings", "model_max_length");
     key_u32("embedding_length", number("hidden_size"));
     key_u32("attention.head_count", number("num_attention_heads"));
     key_f32("attention.layer_norm_rms_epsilon", real_in(config, "rms_norm_eps", 1e-6));
@@ -422,7 +454,8 @@ bool later_family(const char *type, const json_t *the_config, const mf__catalog 
                                            {"minimax_m3_vl_text", "minimax-m3"},
                                            {"glm_moe_dsa", "glm-dsa"},
                                            {"deepseek_v32", "deepseek32"},
-                                           {"glm4_moe_lite", "deepseek2"}};
+                                           {"glm4_moe_lite", "deepseek2"},
+                                           {"kimi_linear", "kimi-linear"}};
     config = the_config, cat = the_cat, arch = NULL;
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++)
         if (!strcmp(type, archs[i][0])) arch = archs[i][1];

@@ -20,17 +20,15 @@ static void fill_gates(op_rig *rig) {
 static void fill_extremes(op_rig *rig) {
     static const float ends[] = {120, -120, 25, 19, -30, 0};
     float *a = rig->in[rig->op->in[0]], *b = rig->in[rig->op->in[1]];
-    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) {
-        a[i] = ends[i % 6];
-        b[i] = ends[(i + 2) % 6];
-    }
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) a[i] = ends[i % 6];
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 1); i++) b[i] = ends[(i + 2) % 6];
 }
 
 /* The same with heads that decay slowly: then the size of softplus shows. */
 static void fill_slow_extremes(op_rig *rig) {
     fill_extremes(rig);
     float *a_log = (float *)rig->weights[rig->op->w[0]].data;
-    for (int32_t h = 0; h < op_in_cols(rig, 0); h++) rig->w[rig->op->w[0]][h] = a_log[h] = (float)(-4 - h);
+    for (int32_t h = 0; h < op_in_cols(rig, 1); h++) rig->w[rig->op->w[0]][h] = a_log[h] = (float)(-4 - h);
 }
 
 /* Logits of few different values: most are ties. */
@@ -428,6 +426,8 @@ const op_case OP_CASES[] = {
 
     {"conv1d", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 4, false}}},
     {"conv1d plain", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 3, true}}},
+    {"conv1d further on", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20,
+     .p = {.conv = {.n_channels = 20, .n_kernel = 4, .at = 33}}},
     {"conv1d kernel 2", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 2, false}}},
     {"conv1d kernel 8", 2e-6, build_conv1d, expect_conv1d, .seqs = {{3, 0}, {9, 5}, {1, 1}}, .cols = 5,
      .p = {.conv = {5, 8, false}}},
@@ -438,11 +438,22 @@ const op_case OP_CASES[] = {
     {"decay_beta", 2e-6, build_decay_beta, expect_decay_beta, .seqs = FEW, .cols = 4},
     {"decay_beta extreme", 2e-6, build_decay_beta, expect_decay_beta, fill_extremes, .seqs = FEW, .cols = 4},
     {"decay_beta slow", 2e-6, build_decay_beta, expect_decay_beta, fill_slow_extremes, .seqs = FEW, .cols = 4},
+    {"decay_beta channels", 2e-6, build_decay_beta, expect_decay_beta, .seqs = FEW, .cols = 40, .rows = 2},
+    {"decay_beta channels extreme", 2e-6, build_decay_beta, expect_decay_beta, fill_extremes, .seqs = FEW, .cols = 57,
+     .rows = 3},
+    {"decay_beta channels slow", 2e-6, build_decay_beta, expect_decay_beta, fill_slow_extremes, .seqs = FEW, .cols = 57,
+     .rows = 3},
 
     {"delta_net", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW, .p = DELTA(2, 8, 2, 8)},
     {"delta_net shared keys", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW, .p = DELTA(2, 8, 6, 4)},
     {"delta_net wide values", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = {{12, 0}},
      .p = DELTA(1, 4, 2, 16)},
+    {"delta_net channels", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW,
+     .p = {.delta = {2, 16, 4, 20, true}}},
+    {"delta_net channels, narrow", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW,
+     .p = {.delta = {2, 7, 2, 5, true}}},
+    {"gated_norm sigmoid", 2e-6, build_gated_norm, expect_gated_norm, .seqs = FEW, .cols = 32,
+     .p = {.norm = {1e-6f, 8, true}}},
     {"gated_norm", 2e-6, build_gated_norm, expect_gated_norm, .seqs = FEW, .cols = 32, .p = NORM(1e-6f, 8)},
 
     {"add", 1e-7, build_add, expect_add, .seqs = FEW, .cols = 24},

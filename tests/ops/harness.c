@@ -211,7 +211,7 @@ static void make_kv(op_rig *rig, op_state *st) {
 
 static void make_states(op_rig *rig) {
     const op_case *c = rig->c;
-    if (rig->op->kind == MF_OP_CONV1D) rig->conv_floats = (c->p.conv.n_kernel - 1) * (int64_t)c->cols;
+    if (rig->op->kind == MF_OP_CONV1D) rig->conv_floats = c->p.conv.at + (c->p.conv.n_kernel - 1) * (int64_t)c->cols;
     if (rig->op->kind == MF_OP_COMPRESS) rig->conv_floats = mf__compress_kept(&c->p) * (int64_t)op_in_cols(rig, 0);
     if (rig->op->kind == MF_OP_DELTA_NET)
         rig->delta_floats = (int64_t)c->p.delta.n_v_heads * c->p.delta.v_dim * c->p.delta.k_dim;

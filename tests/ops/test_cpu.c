@@ -377,6 +377,8 @@ static void test_delta(void **state) {
                 .seqs = {{SHAPES[i][2], 0}, {2, 4}},
                 .p = {.delta = {.n_k_heads = 1, .k_dim = SHAPES[i][0], .n_v_heads = 2, .v_dim = SHAPES[i][1]}}};
             run_case(&c, &r, 1e-5, i % 2);
+            c.name = "delta_net channels", c.p.delta.by_channel = true;
+            run_case(&c, &r, 1e-5, i % 2);
         }
         op_close(&r);
     }

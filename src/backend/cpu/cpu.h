@@ -127,9 +127,10 @@ typedef struct mf__cpu_delta {
     const float *v;     /* the rows' first value, of the first step */
     const float *decay, *beta;
     float *o;
-    int64_t qkv_stride, gate_stride, o_stride;
+    int64_t qkv_stride, decay_stride, gate_stride, o_stride;
     int32_t n_rows, n_steps, k_dim;
-    bool past; /* S_out goes past the caches */
+    bool by_channel; /* decay [k_dim] of each step, not one */
+    bool past;       /* S_out goes past the caches */
 } mf__cpu_delta;
 
 /* from [n][ld], n_cols of each -> row rows[j] (NULL: j) of to, `stride` from row to row. */
@@ -177,6 +178,8 @@ typedef struct mf__cpu_kernels {
     void (*cross)(const mf__cpu_cross *c);
     void (*mix_rows)(const mf__cpu_cross *c);
     void (*delta)(const mf__cpu_delta *d);
+    void (*decay)(float rate, const float *a, const float *bias, int64_t n,
+                  float *y);                                                      /* exp(-rate softplus(a + bias)) */
     void (*keys_to_lanes)(const float *rows, int32_t n, int32_t dim, float *out); /* out [dim][MF_CPU_KEYS] */
     void (*index_scores)(const mf__cpu_index_tile *t);
 

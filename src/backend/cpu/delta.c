@@ -10,13 +10,14 @@
 /* ---- convolution ------------------------------------------------------------------------------------------------- */
 
 /* The last kernel - 1 inputs become the state. Going up in k, a row is read before it is overwritten. */
-static void keep_inputs(const mf__segment *seg, const float *x, int64_t channels, int32_t kernel, int64_t c,
-                        int64_t n) {
+static void keep_inputs(const mf__segment *seg, const float *x, const mf__op_params *p, int64_t c, int64_t n) {
+    int64_t channels = p->conv.n_channels;
+    int32_t kernel = p->conv.n_kernel;
     for (int32_t k = 0; k + 1 < kernel; k++) {
         int32_t row = seg->n_rows - (kernel - 1) + k;
-        const float *from = row < 0 ? seg->state->conv_in + (int64_t)(row + kernel - 1) * channels
+        const float *from = row < 0 ? seg->state->conv_in + p->conv.at + (int64_t)(row + kernel - 1) * channels
                                     : x + (int64_t)(seg->row0 + row) * channels;
-        memmove(seg->state->conv_out + (int64_t)k * channels + c, from + c, (size_t)n * sizeof(float));
+        memmove(seg->state->conv_out + p->conv.at + (int64_t)k * channels + c, from + c, (size_t)n * sizeof(float));
     }
 }
 
@@ -31,7 +32,7 @@ static void conv_items(void *ctx, int64_t begin, int64_t end, int thread) {
         const mf__segment *seg = &r->b->segs[s];
         int64_t at = seg->row0 * channels + c;
         r->k->conv(&(mf__cpu_conv){.x = x + at,
-                                   .before = seg->state->conv_in + c,
+                                   .before = seg->state->conv_in + r->op->p.conv.at + c,
                                    .w = w + c * kernel,
                                    .y = mf__cpu_out(r, 0) + at,
                                    .stride = channels,
@@ -39,7 +40,7 @@ static void conv_items(void *ctx, int64_t begin, int64_t end, int thread) {
                                    .n_rows = seg->n_rows,
                                    .kernel = kernel,
                                    .plain = r->op->p.conv.plain});
-        keep_inputs(seg, x, channels, kernel, c, stop - c);
+        keep_inputs(seg, x, &r->op->p, c, stop - c);
     }
 }
 
@@ -56,6 +57,7 @@ static void delta_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
     const mf__op_params *p = &r->op->p;
     int32_t k_dim = p->delta.k_dim, v_dim = p->delta.v_dim, n_v = p->delta.n_v_heads, cols = mf__cpu_in_cols(r, 0);
+    int64_t decays = p->delta.by_channel ? k_dim : 1; /* of a head */
     int64_t keys = (int64_t)p->delta.n_k_heads * k_dim, per_head = (v_dim + ROWS - 1) / ROWS;
     bool large = (int64_t)n_v * v_dim * k_dim >= LARGE_STATE;
     (void)thread;
@@ -70,11 +72,13 @@ static void delta_items(void *ctx, int64_t begin, int64_t end, int thread) {
                                .q = first + k_head * k_dim,
                                .k = first + keys + k_head * k_dim,
                                .v = first + 2 * keys + h * v_dim + row,
-                               .decay = mf__cpu_in(r, 1) + (int64_t)seg->row0 * n_v + h,
+                               .decay = mf__cpu_in(r, 1) + ((int64_t)seg->row0 * n_v + h) * decays,
                                .beta = mf__cpu_in(r, 2) + (int64_t)seg->row0 * n_v + h,
                                .o = mf__cpu_out(r, 0) + ((int64_t)seg->row0 * n_v + h) * v_dim + row,
                                .qkv_stride = cols,
                                .gate_stride = n_v,
+                               .decay_stride = n_v * decays,
+                               .by_channel = p->delta.by_channel,
                                .o_stride = (int64_t)n_v * v_dim,
                                .n_rows = v_dim - row < ROWS ? (int32_t)(v_dim - row) : ROWS,
                                .n_steps = seg->n_rows,

@@ -31,6 +31,7 @@ void SET(mf__cpu_rowwise)(mf__cpu_kernels *k) {
     k->cross = SET(cross);
     k->mix_rows = SET(mix_rows);
     k->delta = SET(delta);
+    k->decay = SET(decay);
     k->keys_to_lanes = SET(keys_to_lanes);
     k->index_scores = SET(index_scores);
 }
