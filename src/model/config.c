@@ -44,7 +44,12 @@ static mf_status common(const json_t *text, const char *where, mf__config *c, mf
     int64_t layers, hidden, vocab, ctx;
     double eps;
     bool zero_centred;
-    MF__TRY(mf__json_get_int(text, where, "num_hidden_layers", 1, MF_MAX_LAYERS, &layers, err));
+    size_t listed =
+        json_array_size(json_object_get(text, "layers_block_type")); /* all that transformers writes of it */
+    if (listed && listed <= MF_MAX_LAYERS)
+        MF__TRY(mf__json_opt_int(text, where, "num_hidden_layers", 1, MF_MAX_LAYERS, (int64_t)listed, &layers, err));
+    else
+        MF__TRY(mf__json_get_int(text, where, "num_hidden_layers", 1, MF_MAX_LAYERS, &layers, err));
     MF__TRY(mf__json_get_int(text, where, "hidden_size", 1, 1 << 20, &hidden, err));
     MF__TRY(mf__json_get_int(text, where, "vocab_size", 1, 1 << 24, &vocab, err));
     MF__TRY(mf__json_opt_int(text, where, "max_position_embeddings", 1, 1 << 30, 4096, &ctx, err));
@@ -79,7 +84,7 @@ static void narrow(mf__config *c) {
     c->has.mixers = 0;
     for (int32_t l = 0; l < c->n_layers; l++) {
         c->has.mixers |= 1u << c->mixer[l];
-        dense = dense || c->dense[l];
+        dense = dense || (c->dense[l] && !c->alone[l]);
     }
     c->has.dense = dense;
     c->has.yarn = c->rope.yarn || c->far.rope.yarn;

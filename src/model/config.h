@@ -24,6 +24,8 @@ typedef enum mf__mixer {
     MF_MIX_HEAVY,   /* softmax attention over the newest rows of the cache and all compressed ones */
     MF_MIX_SPARSE,  /* ... and those compressed ones that an index picks */
     MF_MIX_CONV,    /* a gated convolution over a few rows, and no cache */
+    MF_MIX_SSM,     /* a state space (Mamba-2), and no cache */
+    MF_MIX_NONE,    /* nothing: the layer is its feed-forward */
     MF_MIX_COUNT
 } mf__mixer;
 
@@ -103,6 +105,7 @@ typedef struct mf__config {
     bool plain_norms; /* the checkpoint has norms as they are, though the family's are zero-centred (GGUF) */
     mf__mixer mixer[MF_MAX_LAYERS];
     bool dense[MF_MAX_LAYERS]; /* a plain feed-forward of width n_dense_inner instead of experts */
+    bool alone[MF_MAX_LAYERS]; /* dense, and not even that: the layer is its mixer */
     int32_t n_dense_inner;
 
     mf__attn attn, sliding; /* sliding: of SLIDING layers; n_heads 0: as in the others */
@@ -115,13 +118,13 @@ typedef struct mf__config {
     } delta;
 
     struct {
-        int32_t n_experts, top_k, n_inner;
-        float eps;                    /* added to the sum that shares are divided by; 0: as good as nothing */
-        int32_t table_k;              /* experts of a token in the table of HASHED layers */
-        int32_t n_shared_inner;       /* width of the shared expert; 0: none */
-        int32_t n_groups, top_groups; /* 1, 1: no groups */
-        bool renorm;                  /* shares are divided by their sum */
-        double scale;                 /* ... and multiplied by this */
+        int32_t n_experts, top_k, n_inner; /* n_inner: rows of gate and of up; SQUARES: half of an expert's width */
+        float eps;                         /* added to the sum that shares are divided by; 0: as good as nothing */
+        int32_t table_k;                   /* experts of a token in the table of HASHED layers */
+        int32_t n_shared_inner;            /* width of the shared expert; 0: none */
+        int32_t n_groups, top_groups;      /* 1, 1: no groups */
+        bool renorm;                       /* shares are divided by their sum */
+        double scale;                      /* ... and multiplied by this */
         mf__glu glu;
         bool scores; /* routers hand out the logits of all experts: somebody asked, it is not the model's */
     } moe;
@@ -132,6 +135,11 @@ typedef struct mf__config {
         float eps;     /* of the norms of both latents, whatever the others have */
         bool split_up; /* kv_b is stored as embed_q and unembed_out: told by the tensors, see mf__config_look */
     } mla;
+
+    struct {
+        int32_t n_heads, dim, n_groups, n_state, n_kernel;
+        bool conv_bias;
+    } ssm;
 
     /* What INDEXED and BLOCKS layers pick their rows by. */
     struct {
@@ -166,6 +174,11 @@ static inline const mf__rope *mf__config_rope(const mf__config *c, mf__mixer mix
 }
 static inline int32_t mf__attn_v_dim(const mf__attn *a) {
     return a->v_dim ? a->v_dim : a->head_dim;
+}
+
+/* Columns of an expert's last matrix. */
+static inline int64_t mf__config_expert_wide(const mf__config *c) {
+    return mf__glu_cols(&c->moe.glu, c->moe.n_inner);
 }
 
 /* Columns of the residual. */

@@ -29,7 +29,7 @@ mf__act mf__part_delta_net(mf__graph *g, const mf__config *c, mf__normed x) {
     mf__act z = mf__g_project(g, x, w_z, MF_NO_WEIGHT, "in_proj_z");
     mf__act b = mf__g_project(g, x, w_b, MF_NO_WEIGHT, "in_proj_b");
     mf__act a = mf__g_project(g, x, w_a, MF_NO_WEIGHT, "in_proj_a");
-    mf__act y = mf__g_conv1d(g, qkv, w_conv, conv);
+    mf__act y = mf__g_conv1d(g, qkv, w_conv, MF_NO_WEIGHT, conv);
     mf__g_qk_norm(g, y, p);
     mf__act decay, beta;
     mf__g_decay_beta(g, a, b, a_log, dt_bias, &decay, &beta);

@@ -6,11 +6,19 @@
 
 /* Those with a witness that others have too come after the others. */
 const mf__family *const mf__families[] = {
-    &mf__qwen3_5_moe, &mf__qwen3_next,    &mf__deepseek_v3,   &mf__glm4_moe,       &mf__gpt_oss,
-    &mf__minimax_m2,  &mf__qwen3_moe,     &mf__glm4_moe_lite, &mf__mixtral,        &mf__olmoe,
-    &mf__qwen2_moe,   &mf__dots1,         &mf__hy_v3,         &mf__hunyuan_v1_moe, &mf__ernie4_5_moe,
-    &mf__mistral4,    &mf__mimo_v2_flash, &mf__gemma4,        &mf__minimax_m3_vl,  &mf__deepseek_v32,
-    &mf__glm_moe_dsa, &mf__deepseek_v4,   &mf__lfm2_moe,      &mf__kimi_linear,    NULL,
+    &mf__qwen3_5_moe,   &mf__qwen3_next,
+    &mf__deepseek_v3,   &mf__glm4_moe,
+    &mf__gpt_oss,       &mf__minimax_m2,
+    &mf__qwen3_moe,     &mf__glm4_moe_lite,
+    &mf__mixtral,       &mf__olmoe,
+    &mf__qwen2_moe,     &mf__dots1,
+    &mf__hy_v3,         &mf__hunyuan_v1_moe,
+    &mf__ernie4_5_moe,  &mf__mistral4,
+    &mf__mimo_v2_flash, &mf__gemma4,
+    &mf__minimax_m3_vl, &mf__deepseek_v32,
+    &mf__glm_moe_dsa,   &mf__deepseek_v4,
+    &mf__lfm2_moe,      &mf__kimi_linear,
+    &mf__nemotron_h,    NULL,
 };
 
 const mf__family *mf__family_find(const char *model_type) {

@@ -14,6 +14,8 @@ const char *mf__mixer_key(mf__mixer mixer) {
                                                    [MF_MIX_BLOCKS] = "minimax_m3_sparse",
                                                    [MF_MIX_HEAVY] = "heavily_compressed_attention",
                                                    [MF_MIX_CONV] = "conv",
+                                                   [MF_MIX_SSM] = "mamba",
+                                                   [MF_MIX_NONE] = "none",
                                                    [MF_MIX_SPARSE] = "compressed_sparse_attention"};
     return (unsigned)mixer < MF_MIX_COUNT ? keys[mixer] : "?";
 }
@@ -24,7 +26,8 @@ const char *mf__mixer_name(mf__mixer mixer) {
         [MF_MIX_SLIDING] = "sliding",  [MF_MIX_LATENT] = "latent",
         [MF_MIX_INDEXED] = "indexed",  [MF_MIX_REUSED] = "reused",
         [MF_MIX_BLOCKS] = "blocks",    [MF_MIX_HEAVY] = "compressed",
-        [MF_MIX_CONV] = "convolution", [MF_MIX_SPARSE] = "compressed indexed"};
+        [MF_MIX_CONV] = "convolution", [MF_MIX_SPARSE] = "compressed indexed",
+        [MF_MIX_SSM] = "state space",  [MF_MIX_NONE] = "none"};
     return (unsigned)mixer < MF_MIX_COUNT ? names[mixer] : "?";
 }
 
@@ -97,6 +100,7 @@ static void sinks(const mf__features *f, char *text, size_t size) {
 }
 
 static void more(const mf__features *f, char *text, size_t size) {
+    if (f->mixers & 1u << MF_MIX_NONE) add(text, size, ", ", "layers of one half");
     if (f->channel_decay) add(text, size, ", ", "a decay for every channel");
     if (f->streams) add(text, size, ", ", "hyper-connections");
     if (f->far) add(text, size, ", ", "compressed rows");
@@ -119,6 +123,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
                                        [MF_GLU_GELU] = "gelu",
                                        [MF_GLU_LIMITED] = "limited silu",
                                        [MF_GLU_PRODUCT] = "product",
+                                       [MF_GLU_SQUARES] = "relu squared, no gate",
                                        [MF_GLU_CLAMPED] = "clamped"};
     if (!size) return;
     text[0] = 0;

@@ -25,7 +25,8 @@ static mf__act queries_keys_values(mf__graph *g, const mf__config *c, mf__normed
     for (int i = 0; i < 3; i++) {
         mf__op_params conv = {
             .conv = {.n_kernel = c->delta.n_kernel, .at = (int32_t)(i * (c->delta.n_kernel - 1) * width)}};
-        part[i] = mf__g_conv1d(g, part[i], weight(g, "qkv"[i], "conv1d.weight", width, c->delta.n_kernel, false), conv);
+        mf__w w = weight(g, "qkv"[i], "conv1d.weight", width, c->delta.n_kernel, false);
+        part[i] = mf__g_conv1d(g, part[i], w, MF_NO_WEIGHT, conv);
     }
     return mf__g_join(g, mf__g_join(g, part[0], part[1], "q | k"), part[2], "q | k | v");
 }

@@ -9,6 +9,7 @@ static const json_t *config;
 static const mf__catalog *cat;
 static const char *arch;
 static int n_layers;
+static const char *stem; /* of the checkpoint's names */
 
 /* Of a layer; # in a name: experts, stacked. "+" in front: 1 is added. */
 static const char *const NAMES[][2] = {
@@ -96,6 +97,27 @@ static const char *const NAMES[][2] = {
     {"block_sparse_moe.gate_proj.weight", "ffn_gate.weight"},
     {"block_sparse_moe.up_proj.weight", "ffn_up.weight"},
     {"block_sparse_moe.down_proj.weight", "ffn_down.weight"},
+    {"norm.weight", "attn_norm.weight"},
+    {"mixer.in_proj.weight", "ssm_in.weight"},
+    {"mixer.conv1d.weight", "ssm_conv1d.weight"},
+    {"mixer.conv1d.bias", "ssm_conv1d.bias"},
+    {"mixer.dt_bias", "ssm_dt.bias"},
+    {"mixer.A_log", "ssm_a"},
+    {"mixer.D", "ssm_d"},
+    {"mixer.norm.weight", "ssm_norm.weight"},
+    {"mixer.out_proj.weight", "ssm_out.weight"},
+    {"mixer.q_proj.weight", "attn_q.weight"},
+    {"mixer.k_proj.weight", "attn_k.weight"},
+    {"mixer.v_proj.weight", "attn_v.weight"},
+    {"mixer.o_proj.weight", "attn_output.weight"},
+    {"mixer.up_proj.weight", "ffn_up.weight"},
+    {"mixer.down_proj.weight", "ffn_down.weight"},
+    {"mixer.gate.weight", "ffn_gate_inp.weight"},
+    {"mixer.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"mixer.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
+    {"mixer.shared_experts.down_proj.weight", "ffn_down_shexp.weight"},
+    {"mixer.experts.#.up_proj.weight", "ffn_up_exps.weight"},
+    {"mixer.experts.#.down_proj.weight", "ffn_down_exps.weight"},
     {"attn_norm.weight", "attn_norm.weight"},
     {"ffn_norm.weight", "ffn_norm.weight"},
     {"attn.attn_sink", "attn_sinks.weight"},
@@ -135,6 +157,8 @@ static const char *const NAMES[][2] = {
 
 static const char *const TOP[][2] = {{"model.embed_tokens.weight", "token_embd.weight"},
                                      {"model.norm.weight", "output_norm.weight"},
+                                     {"backbone.embeddings.weight", "token_embd.weight"},
+                                     {"backbone.norm_f.weight", "output_norm.weight"},
                                      {"lm_head.weight", "output.weight"},
                                      {"head.weight", "output.weight"},
                                      {"model.hc_head.hc_fn", "output_hc_fn.weight"},
@@ -199,7 +223,7 @@ static void put_stacked(const char *theirs, const char *ours, int layer, const c
     float *all = NULL;
     for (int64_t e = 0; e < n; e++) {
         char name[200];
-        snprintf(name, sizeof name, "model.layers.%d.%.*s%d%s", layer, (int)(mark - ours), ours, (int)e, mark + 1);
+        snprintf(name, sizeof name, "%s.layers.%d.%.*s%d%s", stem, layer, (int)(mark - ours), ours, (int)e, mark + 1);
         const mf__entry *entry = mf__catalog_find(cat, name);
         if (!entry && e == 0) return;
         CHECK(entry && entry->n_dims == 2);
@@ -242,7 +266,7 @@ static void put_layer(int l) {
         if (is("gemma4") && !strcmp(NAMES[i][0], "post_attention_layernorm.weight"))
             rest = "post_attention_norm.weight";
         if (is("minimax-m3") && strstr(rest, "gate_up")) continue;
-        snprintf(ours, sizeof ours, "model.layers.%d.%s", l, NAMES[i][0]);
+        snprintf(ours, sizeof ours, "%s.layers.%d.%s", stem, l, NAMES[i][0]);
         snprintf(theirs, sizeof theirs, "blk.%d.%s", l, rest);
         const mf__entry *e = mark ? NULL : mf__catalog_find(cat, ours);
         if (mark) put_stacked(theirs, NAMES[i][0], l, mark);
@@ -374,6 +398,14 @@ static void kind_keys(void) {
         key_u32("attention.head_count_kv", one);
         copy("attention.key_length", "head_dim", NULL);
     }
+    if (is("nemotron_h_moe")) {
+        key_u32("ssm.conv_kernel", number("conv_kernel"));
+        key_u32("ssm.state_size", number("ssm_state_size"));
+        key_u32("ssm.group_count", number("n_groups"));
+        key_u32("ssm.time_step_rank", number("mamba_num_heads"));
+        key_u32("ssm.inner_size", number("mamba_num_heads") * number("mamba_head_dim"));
+        key_u32("expert_shared_feed_forward_length", number("moe_shared_expert_intermediate_size"));
+    }
     if (is("minimax-m3")) {
         key_u32("rope.dimension_count", number("rotary_dim"));
         key_u32("attention.indexer.block_size", number("index_block_size"));
@@ -412,7 +444,8 @@ static void metadata(void) {
     copy("context_length", "max_position_embeddings", "model_max_length");
     key_u32("embedding_length", number("hidden_size"));
     key_u32("attention.head_count", number("num_attention_heads"));
-    key_f32("attention.layer_norm_rms_epsilon", real_in(config, "rms_norm_eps", 1e-6));
+    key_f32("attention.layer_norm_rms_epsilon",
+            real_in(config, is("nemotron_h_moe") ? "layer_norm_epsilon" : "rms_norm_eps", 1e-6));
     copy("feed_forward_length", is("minimax-m3") ? "dense_intermediate_size" : "intermediate_size", NULL);
     if (json_is_integer(json_object_get(config, "sliding_window")) && !is("qwen2moe"))
         copy("attention.sliding_window", "sliding_window", NULL);
@@ -455,12 +488,16 @@ bool later_family(const char *type, const json_t *the_config, const mf__catalog 
                                            {"glm_moe_dsa", "glm-dsa"},
                                            {"deepseek_v32", "deepseek32"},
                                            {"glm4_moe_lite", "deepseek2"},
-                                           {"kimi_linear", "kimi-linear"}};
+                                           {"kimi_linear", "kimi-linear"},
+                                           {"nemotron_h", "nemotron_h_moe"}};
     config = the_config, cat = the_cat, arch = NULL;
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++)
         if (!strcmp(type, archs[i][0])) arch = archs[i][1];
     if (!arch) return false;
-    n_layers = (int)number("num_hidden_layers");
+    stem = is("nemotron_h_moe") ? "backbone" : "model";
+    n_layers = json_object_get(config, "num_hidden_layers")
+                   ? (int)number("num_hidden_layers")
+                   : (int)json_array_size(json_object_get(config, "layers_block_type"));
     gguf_begin(arch, files);
     metadata();
     for (size_t i = 0; i < sizeof TOP / sizeof TOP[0]; i++) {

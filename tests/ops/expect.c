@@ -33,8 +33,8 @@ static double part_rms(const op_rig *rig, int64_t i, int32_t part, double eps) {
 void expect_rms_norm(const op_rig *rig, op_result *want) {
     int32_t part = rig->op->p.norm.part;
     for (int64_t i = 0; i < (int64_t)rig->n_rows * op_in_cols(rig, 0); i++)
-        op_out(rig, want, 0)[i] =
-            op_in(rig, 0, i) / part_rms(rig, i, part, rig->op->p.norm.eps) * op_w(rig, 0, i % part);
+        op_out(rig, want, 0)[i] = op_in(rig, 0, i) / part_rms(rig, i, part, rig->op->p.norm.eps) *
+                                  op_w(rig, 0, rig->op->p.norm.apart ? i % op_in_cols(rig, 0) : i % part);
 }
 
 void expect_layer_norm(const op_rig *rig, op_result *want) {
@@ -129,6 +129,7 @@ void expect_map(const op_rig *rig, op_result *want) {
         int64_t pos;
         op_sequence_of(rig, (int32_t)(i / cols), &pos);
         if (p->map.kind == MF_MAP_CLAMP) y = x > a ? a : x < -a ? -a : x;
+        if (p->map.kind == MF_MAP_SQUARE) y = x > 0 ? x * x : 0;
         if (p->map.kind == MF_MAP_CAP) y = a * tanh(x / a);
         if (p->map.kind == MF_MAP_POSITION) y = x * (1 + a * log(1 + floor((double)pos / p->map.b)));
         op_out(rig, want, 0)[i] = y;
@@ -220,7 +221,7 @@ void expect_attention(const op_rig *rig, op_result *want) {
 /* ---- an index -------------------------------------------------------------------------------------------------- */
 
 void expect_join(const op_rig *rig, op_result *want) {
-    int64_t a = op_in_cols(rig, 0), b = op_in_cols(rig, 1);
+    int64_t a = op_in_cols(rig, 0), b = rig->op->in[1] < 0 ? 0 : op_in_cols(rig, 1);
     for (int64_t i = 0; i < rig->n_rows * (a + b); i++) {
         int64_t t = i / (a + b), c = i % (a + b);
         op_out(rig, want, 0)[i] = c < a ? op_in(rig, 0, t * a + c) : op_in(rig, 1, t * b + c - a);
@@ -334,7 +335,7 @@ void expect_conv1d(const op_rig *rig, op_result *want) {
         for (int32_t c = 0; c < channels; c++) {
             int32_t n = rig->c->seqs[s].n_rows;
             for (int64_t t = 0; t < n; t++) {
-                double sum = 0;
+                double sum = rig->op->w[1] >= 0 ? op_w(rig, 1, c) : 0;
                 for (int32_t back = 0; back < kernel; back++) /* the last weight belongs to the present */
                     sum += op_w(rig, 0, c * kernel + kernel - 1 - back) * conv_input(rig, s, row0, t - back, c);
                 op_out(rig, want, 0)[(row0 + t) * channels + c] = rig->op->p.conv.plain ? sum : silu(sum);
@@ -397,5 +398,25 @@ void expect_delta_net(const op_rig *rig, op_result *want) {
                 for (int32_t c = 0; c < kd; c++) g[c] = op_in(rig, 1, p->delta.by_channel ? at * kd + c : at);
                 delta_step(want->delta[s] + (int64_t)h * vd * kd, q, k, v, g, op_in(rig, 2, at), vd, kd,
                            op_out(rig, want, 0) + at * vd);
+            }
+}
+
+/* S' = e^(-e^A step) S + step u B^T, y = S' C + D u, value by value. */
+void expect_ssm(const op_rig *rig, op_result *want) {
+    const mf__op_params *p = &rig->op->p;
+    int32_t heads = p->ssm.n_heads, dim = p->ssm.dim, n = p->ssm.n_state, row0 = 0;
+    int64_t cols = op_in_cols(rig, 0), inner = (int64_t)heads * dim;
+    for (int s = 0; s < rig->n_seqs; row0 += rig->c->seqs[s++].n_rows)
+        for (int64_t t = row0; t < row0 + rig->c->seqs[s].n_rows; t++)
+            for (int64_t i = 0; i < inner; i++) {
+                int64_t h = i / dim, group = h * p->ssm.n_groups / heads; /* neighbours share */
+                double x = op_in(rig, 1, t * heads + h) + op_w(rig, 1, h), step = x > 40 ? x : log1p(exp(x));
+                double u = op_in(rig, 0, t * cols + i), sum = op_w(rig, 2, h) * u, *S = want->delta[s] + i * n;
+                for (int32_t j = 0; j < n; j++) {
+                    int64_t at = t * cols + inner + group * n + j;
+                    S[j] = exp(-exp(op_w(rig, 0, h)) * step) * S[j] + step * u * op_in(rig, 0, at);
+                    sum += S[j] * op_in(rig, 0, at + (int64_t)p->ssm.n_groups * n);
+                }
+                op_out(rig, want, 0)[t * inner + i] = sum;
             }
 }

@@ -101,6 +101,8 @@ static void expert_row(const op_rig *rig, int32_t expert, int64_t t, double *y) 
     int32_t hidden = op_in_cols(rig, 0), inner = rig->op->p.moe.n_inner;
     double *gate = part_values(rig, expert, MF_PART_GATE), *up = part_values(rig, expert, MF_PART_UP);
     double *down = part_values(rig, expert, MF_PART_DOWN);
+    bool squares = rig->op->p.moe.glu.kind == MF_GLU_SQUARES;
+    int32_t wide = squares ? 2 * inner : inner;
     for (int32_t c = 0; c < hidden; c++) y[c] = bias_of(rig, expert, MF_PART_DOWN, c);
     for (int32_t i = 0; i < inner; i++) {
         double a = bias_of(rig, expert, MF_PART_GATE, i), b = bias_of(rig, expert, MF_PART_UP, i);
@@ -108,7 +110,10 @@ static void expert_row(const op_rig *rig, int32_t expert, int64_t t, double *y) 
             a += gate[i * hidden + c] * op_in(rig, 0, t * hidden + c);
             b += up[i * hidden + c] * op_in(rig, 0, t * hidden + c);
         }
-        for (int32_t c = 0; c < hidden; c++) y[c] += down[c * inner + i] * expect_act(&rig->op->p.moe.glu, a, b);
+        for (int32_t c = 0; !squares && c < hidden; c++)
+            y[c] += down[c * wide + i] * expect_act(&rig->op->p.moe.glu, a, b);
+        for (int32_t c = 0; squares && c < hidden; c++)
+            y[c] += down[c * wide + i] * pow(fmax(a, 0), 2) + down[c * wide + inner + i] * pow(fmax(b, 0), 2);
     }
     free(gate);
     free(up);

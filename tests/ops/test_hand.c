@@ -129,7 +129,7 @@ static void test_convolution_window(void **state) {
     mf__layer_state st = {.conv_in = old, .conv_out = new};
     mf__graph *g = begin();
     (void)state;
-    mf__g_conv1d(g, mf__g_in_act(g, MF_PORT_SHARED, 1), mf__g_vector(g, "w", 1, 4),
+    mf__g_conv1d(g, mf__g_in_act(g, MF_PORT_SHARED, 1), mf__g_vector(g, "w", 1, 4), MF_NO_WEIGHT,
                  (mf__op_params){.conv = {.n_kernel = 4}});
     run(g, 1, (float *[]){x}, (float *[]){y}, (const float *[]){w}, &st, 0);
     assert_near(y[0], 4321); /* silu(4321) */

@@ -1,4 +1,5 @@
 /* Gated DeltaNet: the convolution by channels, the delta rule by rows of the state. */
+#include <math.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -34,6 +35,7 @@ static void conv_items(void *ctx, int64_t begin, int64_t end, int thread) {
         r->k->conv(&(mf__cpu_conv){.x = x + at,
                                    .before = seg->state->conv_in + r->op->p.conv.at + c,
                                    .w = w + c * kernel,
+                                   .bias = mf__cpu_weights(r, 1) ? mf__cpu_weights(r, 1) + c : NULL,
                                    .y = mf__cpu_out(r, 0) + at,
                                    .stride = channels,
                                    .n_channels = stop - c,
@@ -93,5 +95,42 @@ mf_status mf__cpu_delta_net(mf__cpu_run *r, mf_error *err) {
     (void)err;
     int64_t per_head = (r->op->p.delta.v_dim + ROWS - 1) / ROWS;
     mf__pool_run(r->pool, delta_items, r, r->op->p.delta.n_v_heads * per_head);
+    return MF_OK;
+}
+
+/* ---- Mamba-2 ----------------------------------------------------------------------------------------------------- */
+
+static void ssm_items(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    const mf__op_params *p = &r->op->p;
+    int64_t dim = p->ssm.dim, n = p->ssm.n_state, heads = p->ssm.n_heads, cols = mf__cpu_in_cols(r, 0);
+    (void)thread;
+    for (int32_t s = 0; s < r->b->n_segs; s++) {
+        const mf__segment *seg = &r->b->segs[s];
+        for (int64_t h = begin; h < end; h++) {
+            const float *row = mf__cpu_in(r, 0) + (int64_t)seg->row0 * cols;
+            r->k->ssm(&(mf__cpu_ssm){.S_in = seg->state->delta_in + h * dim * n,
+                                     .S_out = seg->state->delta_out + h * dim * n,
+                                     .u = row + h * dim,
+                                     .B = row + heads * dim + h / (heads / p->ssm.n_groups) * n,
+                                     .dt = mf__cpu_in(r, 1) + (int64_t)seg->row0 * heads + h,
+                                     .y = mf__cpu_out(r, 0) + ((int64_t)seg->row0 * heads + h) * dim,
+                                     .to_C = p->ssm.n_groups * n,
+                                     .stride = cols,
+                                     .dt_stride = heads,
+                                     .y_stride = heads * dim,
+                                     .rate = expf(mf__cpu_weights(r, 0)[h]),
+                                     .bias = mf__cpu_weights(r, 1)[h],
+                                     .direct = mf__cpu_weights(r, 2)[h],
+                                     .n_steps = seg->n_rows,
+                                     .dim = (int32_t)dim,
+                                     .n_state = (int32_t)n});
+        }
+    }
+}
+
+mf_status mf__cpu_ssm_run(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    mf__pool_run(r->pool, ssm_items, r, r->op->p.ssm.n_heads);
     return MF_OK;
 }

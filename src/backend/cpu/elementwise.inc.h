@@ -83,6 +83,9 @@ static void SET(map)(const mf__op_params *p, float w, int64_t n, float *x) {
         vf v = load_some(x + i, n - i);
         if (p->map.kind == MF_MAP_CAP) {
             v = a * tanh_of(v / a);
+        } else if (p->map.kind == MF_MAP_SQUARE) {
+            v = max_of(v, splat(0));
+            v = v * v;
         } else if (p->map.kind == MF_MAP_CLAMP) {
             v = choose((vi)(v > -a), v, splat(-a));
             v = choose((vi)(v < a), v, splat(a));

@@ -28,10 +28,10 @@ mf_status mf__cpu_embed(mf__cpu_run *r, mf_error *err) {
 
 static void norm_parts(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
-    int64_t part = r->op->p.norm.part;
+    int64_t part = r->op->p.norm.part, own = r->op->p.norm.apart ? mf__cpu_in_cols(r, 0) / part : 1; /* weights */
     (void)thread;
     for (int64_t i = begin; i < end; i++)
-        r->k->rms_norm(mf__cpu_in(r, 0) + i * part, mf__cpu_weights(r, 0), r->op->p.norm.eps, part,
+        r->k->rms_norm(mf__cpu_in(r, 0) + i * part, mf__cpu_weights(r, 0) + i % own * part, r->op->p.norm.eps, part,
                        mf__cpu_out(r, 0) + i * part);
 }
 
@@ -253,18 +253,18 @@ mf_status mf__cpu_split(mf__cpu_run *r, mf_error *err) {
 
 static void join_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
-    int64_t n_a = mf__cpu_in_cols(r, 0), n_b = mf__cpu_in_cols(r, 1);
+    int64_t n_a = mf__cpu_in_cols(r, 0), n_b = r->op->in[1] < 0 ? 0 : mf__cpu_in_cols(r, 1);
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
         float *y = mf__cpu_out(r, 0) + t * (n_a + n_b);
         memcpy(y, mf__cpu_in(r, 0) + t * n_a, (size_t)n_a * sizeof *y);
-        memcpy(y + n_a, mf__cpu_in(r, 1) + t * n_b, (size_t)n_b * sizeof *y);
+        if (n_b) memcpy(y + n_a, mf__cpu_in(r, 1) + t * n_b, (size_t)n_b * sizeof *y);
     }
 }
 
 mf_status mf__cpu_join(mf__cpu_run *r, mf_error *err) {
     (void)err;
-    share_rows(r, join_rows, r->b->n_rows, mf__cpu_in_cols(r, 0) + mf__cpu_in_cols(r, 1));
+    share_rows(r, join_rows, r->b->n_rows, r->g->bufs[r->op->out[0]].cols);
     return MF_OK;
 }
 

@@ -6,10 +6,10 @@
 
 #define MAX_KERNEL 8
 
-/* y[t][c] = silu(sum_k w[c][k] * in[t - (kernel-1) + k][c]); rows before the segment come from the state. */
+/* y[t][c] = silu(bias[c] + sum_k w[c][k] * in[t - (kernel-1) + k][c]); rows before the segment come from the state. */
 static void conv_channels(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__ref_run *r = ctx;
-    const float *x = mf__ref_in(r, 0), *w = mf__ref_vec(r, 0);
+    const float *x = mf__ref_in(r, 0), *w = mf__ref_vec(r, 0), *bias = mf__ref_vec(r, 1);
     float *y = mf__ref_out(r, 0);
     int32_t channels = r->op->p.conv.n_channels, kernel = r->op->p.conv.n_kernel;
     (void)thread;
@@ -23,7 +23,7 @@ static void conv_channels(void *ctx, int64_t begin, int64_t end, int thread) {
             for (int32_t t = 0; t < seg->n_rows; t++) {
                 int64_t at = (int64_t)(seg->row0 + t) * channels + c;
                 window[kernel - 1] = x[at];
-                float sum = 0;
+                float sum = bias ? bias[c] : 0;
                 for (int32_t k = 0; k < kernel; k++) sum += w[c * kernel + k] * window[k];
                 y[at] = r->op->p.conv.plain ? sum : mf__ref_silu(sum);
                 memmove(window, window + 1, (size_t)(kernel - 1) * sizeof(float));
@@ -132,4 +132,39 @@ void mf__ref_gated_norm(const mf__ref_run *r) {
         for (int32_t c = 0; c < part; c++)
             y[c] = x[c] * scale * w[c] * (r->op->p.norm.sigmoid ? mf__ref_sigmoid(z[c]) : mf__ref_silu(z[c]));
     }
+}
+
+/* One head; S is [dim][n_state]. With step = softplus(dt + dt_bias):
+ *   S <- exp(-exp(A_log) step) S + step u B^T;  y = S C + D u */
+static void ssm_head(const mf__ref_run *r, const mf__segment *seg, int64_t h) {
+    const mf__op_params *p = &r->op->p;
+    int32_t dim = p->ssm.dim, n = p->ssm.n_state, heads = p->ssm.n_heads, cols = mf__ref_in_cols(r, 0);
+    int64_t inner = (int64_t)heads * dim, group = h / (heads / p->ssm.n_groups), size = (int64_t)dim * n;
+    float rate = expf(mf__ref_vec(r, 0)[h]), bias = mf__ref_vec(r, 1)[h], direct = mf__ref_vec(r, 2)[h];
+    float *S = seg->state->delta_out + h * size;
+    memmove(S, seg->state->delta_in + h * size, (size_t)size * sizeof *S);
+    for (int64_t t = seg->row0; t < seg->row0 + seg->n_rows; t++) {
+        const float *u = mf__ref_in(r, 0) + t * cols + h * dim, *B = mf__ref_in(r, 0) + t * cols + inner + group * n;
+        const float *C = B + (int64_t)p->ssm.n_groups * n;
+        float step = softplus(mf__ref_in(r, 1)[t * heads + h] + bias), decay = expf(-rate * step);
+        for (int32_t i = 0; i < dim; i++) {
+            float sum = 0;
+            for (int32_t j = 0; j < n; j++) {
+                S[i * n + j] = decay * S[i * n + j] + step * u[i] * B[j];
+                sum += S[i * n + j] * C[j];
+            }
+            mf__ref_out(r, 0)[t * inner + h * dim + i] = sum + direct * u[i];
+        }
+    }
+}
+
+static void ssm_heads(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__ref_run *r = ctx;
+    (void)thread;
+    for (int32_t s = 0; s < r->b->n_segs; s++)
+        for (int64_t h = begin; h < end; h++) ssm_head(r, &r->b->segs[s], h);
+}
+
+void mf__ref_ssm(const mf__ref_run *r) {
+    mf__pool_run(r->pool, ssm_heads, (void *)r, r->op->p.ssm.n_heads);
 }
