@@ -98,11 +98,11 @@ mf__act mf__part_attention(mf__graph *g, const mf__config *c, mf__mixer mixer, m
     if (c->has.attn_gate) mf__g_split_q_gate(g, q, heads, dim, &q, &gate);
     if (!c->has.qk_norm_last) norms(g, c, a, q, k);
     clip(g, a, q, k, v);
-    mf__w freq = c->has.no_rope ? MF_NO_WEIGHT : mf__rope_table(g, r, a->n_rot);
+    mf__w freq = c->has.unturned ? MF_NO_WEIGHT : mf__rope_table(g, r, a->n_rot);
     rope.rope.n_heads = heads;
-    if (!c->has.no_rope) mf__g_rope(g, q, freq, rope, "q_rope");
+    if (!c->has.unturned) mf__g_rope(g, q, freq, rope, "q_rope");
     rope.rope.n_heads = kv_heads;
-    if (!c->has.no_rope) mf__g_rope(g, k, freq, rope, "k_rope");
+    if (!c->has.unturned) mf__g_rope(g, k, freq, rope, "k_rope");
     if (c->has.qk_norm_last) norms(g, c, a, q, k);
     mf__part_grow(g, c, q);
     mf__act o = mixer == MF_MIX_BLOCKS ? attend_blocks(g, c, x, q, k, v, attn) : attend(g, c, mixer, q, k, v, attn);

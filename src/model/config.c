@@ -194,7 +194,7 @@ mf_status mf__config_stretch(mf__config *c, double factor, mf_error *err) {
                         "most %d",
                         factor, MF_STRETCH_MAX, c->n_ctx, 1 << 30);
     mf__rope *rope = c->has.far ? &c->far.rope : &c->rope; /* those of windows alone stay: they are no longer */
-    if (c->has.no_rope)
+    if (c->has.unturned)
         return mf__fail(err, MF_E_UNSUPPORTED, "models of the family %s have no rope that YaRN could stretch",
                         c->family->name);
     if (rope->theta <= 1 || rope->alpha > 0 || rope->part > 0 || rope->linear || rope->llama3)

@@ -61,7 +61,7 @@ typedef struct mf__features {
     bool channel_decay;  /* linear attention has a decay for every channel, and projections of its own (kda.c) */
     bool zero_centred;   /* raw checkpoints store most norm weights minus one */
     bool interleaved;    /* rope turns pairs (2i, 2i+1) instead of (i, i + n/2) */
-    bool no_rope;        /* nothing turns */
+    bool unturned;       /* nothing turns */
     bool yarn;           /* published models stretch rope by YaRN (any family may) */
     bool rope_slow;      /* of a model alone: rope is scaled as "linear" or "llama3" say */
     bool rope_part;      /* of the pairs (i, i + n/2) of a whole head, only the first may turn (mf__rope.part) */

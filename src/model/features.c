@@ -137,7 +137,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
     case COL_SINKS: sinks(f, text, size); break;
     case COL_BIASES: biases(f, text, size); break;
     case COL_NORMS: add(text, size, "", f->zero_centred ? "w - 1" : "w"); break;
-    case COL_ROPE: add(text, size, "", f->no_rope ? "" : f->interleaved ? "2i, 2i+1" : "i, i+n/2"); break;
+    case COL_ROPE: add(text, size, "", f->unturned ? "" : f->interleaved ? "2i, 2i+1" : "i, i+n/2"); break;
     case COL_STRETCH:
         add(text, size, "", f->yarn ? "YaRN" : f->rope_alpha ? "larger base" : f->rope_part ? "first pairs only" : "");
         if (f->rope_slow) add(text, size, ", ", "slower");
