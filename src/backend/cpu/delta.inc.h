@@ -58,6 +58,7 @@ INLINE void delta_once(const mf__cpu_delta *d, int32_t row, const float *k, cons
     float *to = d->S_out + (int64_t)row * d->k_dim;
     const char *next = (const char *)(S + (int64_t)WIDTH * d->k_dim);
     bool past = d->past && (uintptr_t)d->S_out % sizeof(vf) == 0;
+    const float all = *d->decay;
     taken t = {{{0}}, {{0}}};
     for (int32_t c = 0; c < d->k_dim; c += WIDTH) {
         vi square[WIDTH];
@@ -66,13 +67,13 @@ INLINE void delta_once(const mf__cpu_delta *d, int32_t row, const float *k, cons
         transpose(square);
         for (int i = 0; i < WIDTH; i++) take(&t, (vf)square[i], i, k + c, q + c);
     }
-    vf change = step_of(&t, d->v + row, by_channel ? 1 : *d->decay, *d->beta, kq, d->o + row);
+    vf change = step_of(&t, d->v + row, by_channel ? 1 : all, *d->beta, kq, d->o + row);
     float changes[WIDTH];
     store_f(changes, change);
     for (int r = 0; r < WIDTH; r++)
         for (int32_t c = 0; c < d->k_dim; c += WIDTH) {
             int64_t at = (int64_t)r * d->k_dim + c;
-            vf decay = by_channel ? load_f(d->decay + c) : splat(*d->decay);
+            vf decay = by_channel ? load_f(d->decay + c) : splat(all);
             vf now = updated(load_f(S + at), splat(changes[r]), load_f(d->k + c), decay);
             if (past)
                 stream_f(to + at, now);
