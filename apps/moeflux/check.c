@@ -31,6 +31,7 @@ typedef struct prompt {
     const float *hidden; /* NULL when not recorded */
     const float *final;  /* the final norm, where it is not hidden's last */
     int64_t n_wide;      /* of a row of hidden */
+    int32_t step;        /* layers of the model that are one there */
 } prompt;
 
 typedef struct checker {
@@ -90,14 +91,16 @@ static mf_status read_prompt(const checker *c, int index, prompt *p, bool *found
     snprintf(last, sizeof last, "p%d.final", index);
     if (mf__catalog_find(c->golden, last)) MF__TRY(golden_tensor(c, last, MF_TYPE_F32, 2, c->info->n_hidden, &f, err));
     MF__TRY(golden_tensor(c, name, MF_TYPE_F32, 3, f ? 0 : c->info->n_hidden, &e, err));
-    if (e->dims[0] != c->info->n_layers + (f ? 0 : 1) || e->dims[1] != p->n_tokens || e->dims[2] % c->info->n_hidden ||
-        (f && f->dims[0] != p->n_tokens))
+    int64_t layers = e->dims[0] - (f ? 0 : 1);
+    if (layers < 1 || layers > c->info->n_layers || c->info->n_layers % layers || e->dims[1] != p->n_tokens ||
+        e->dims[2] % c->info->n_hidden || (f && f->dims[0] != p->n_tokens))
         return mf__fail(err, MF_E_MISMATCH, "%s: %s is for %lld layers and %lld tokens, expected %d and %lld",
                         mf__catalog_file(c->golden, 0), name, (long long)e->dims[0] - 1, (long long)e->dims[1],
                         c->info->n_layers, (long long)p->n_tokens);
     p->hidden = (const float *)(const void *)e->data;
     p->n_wide = e->dims[2];
-    p->final = f ? (const float *)(const void *)f->data : p->hidden + c->info->n_layers * p->n_tokens * p->n_wide;
+    p->step = (int32_t)(c->info->n_layers / layers);
+    p->final = f ? (const float *)(const void *)f->data : p->hidden + layers * p->n_tokens * p->n_wide;
     return MF_OK;
 }
 
@@ -116,7 +119,7 @@ static void logits_line(checker *c, const char *what, const comparison *k, doubl
 }
 
 static void hidden_lines(checker *c, const prompt *p) {
-    for (int32_t i = 0; i <= c->info->n_layers; i++) {
+    for (int32_t i = 0; i <= c->info->n_layers; i += p->step) {
         const comparison *k = &c->hidden[i];
         double rel = compare_rel(k);
         bool good = rel <= MAX_REL && k->n_rows > 0;
@@ -141,7 +144,7 @@ static void on_probe(void *user, const char *name, int layer, const float *data,
     if (!p || !p->hidden) return;
     if (!strcmp(name, "embed"))
         slot = 0;
-    else if (!strcmp(name, "hidden") && layer + 1 < c->info->n_layers)
+    else if (!strcmp(name, "hidden") && layer + 1 < c->info->n_layers && (layer + 1) % p->step == 0)
         slot = layer + 1;
     else if (!strcmp(name, "final_norm")) {
         slot = c->info->n_layers;
@@ -151,7 +154,7 @@ static void on_probe(void *user, const char *name, int layer, const float *data,
         return;
     bool is_final = slot == c->info->n_layers;
     if (row0 + n_rows > p->n_tokens || n_cols != (is_final ? c->info->n_hidden : p->n_wide)) return;
-    const float *want = is_final ? p->final : p->hidden + slot * p->n_tokens * p->n_wide;
+    const float *want = is_final ? p->final : p->hidden + slot / p->step * p->n_tokens * p->n_wide;
     compare_rows(&c->hidden[slot], data, want + row0 * n_cols, n_rows, n_cols);
 }
 

@@ -57,8 +57,8 @@ static int convert(const char *src, const char *dst, mf__convert_options *opt, c
     return APP_OK;
 }
 
-/* "down=5,gate=3": widths of the experts' matrices. False: said what is wrong. */
-static bool parse_parts(const char *text, mf__convert_options *opt) {
+/* "down=5,gate=3", the value of an option: widths of the experts' matrices. False: said what is wrong. */
+static bool parse_parts(const char *option, const char *text, int out[MF_PART_COUNT]) {
     for (const char *at = text;;) {
         size_t n = strcspn(at, "=,");
         int part = 0, bits = 0, used = 0;
@@ -66,24 +66,34 @@ static bool parse_parts(const char *text, mf__convert_options *opt) {
                                         strncmp(at, mf__expert_part_name((mf__expert_part)part), n) != 0))
             part++;
         if (part == MF_PART_COUNT || at[n] != '=') {
-            app_say("--bits-for is \"%s\": \"%.*s\" is not gate=N, up=N or down=N", text, (int)strcspn(at, ","), at);
+            app_say("--%s is \"%s\": \"%.*s\" is not gate=N, up=N or down=N", option, text, (int)strcspn(at, ","), at);
             return false;
         }
         const char *value = at + n + 1;
         if (sscanf(value, "%d%n", &bits, &used) != 1 || (value[used] && value[used] != ',') || bits == 7 || bits < 2 ||
             bits > 8) {
-            app_say("--bits-for is \"%s\": %.*s has the width \"%.*s\"; expected 2, 3, 4, 5, 6 or 8", text, (int)n, at,
-                    (int)strcspn(value, ","), value);
+            app_say("--%s is \"%s\": %.*s has the width \"%.*s\"; expected 2, 3, 4, 5, 6 or 8", option, text, (int)n,
+                    at, (int)strcspn(value, ","), value);
             return false;
         }
-        if (opt->part_bits[part]) {
-            app_say("--bits-for is \"%s\": %.*s is there twice", text, (int)n, at);
+        if (out[part]) {
+            app_say("--%s is \"%s\": %.*s is there twice", option, text, (int)n, at);
             return false;
         }
-        opt->part_bits[part] = bits;
+        out[part] = bits;
         if (!value[used]) return true;
         at = value + used + 1;
     }
+}
+
+/* "3", or "3,down=4": the width of small copies, and those of single matrices. */
+static bool parse_also(const char *text, mf__convert_options *opt) {
+    if ((*text != '2' && *text != '3') || (text[1] && text[1] != ',')) {
+        app_say("--also is \"%s\"; expected 2 or 3, and behind it widths of single matrices, as 3,down=4", text);
+        return false;
+    }
+    opt->also_bits = *text - '0';
+    return !text[1] || parse_parts("also", text + 2, opt->also_part_bits);
 }
 
 /* One width: its option, and where it goes. */
@@ -97,10 +107,10 @@ typedef struct width {
 
 int cmd_convert(int argc, char **argv) {
     width bits = {0}, experts = {0}, trunk = {0}, embed = {0}, head = {0}, router = {0};
-    int64_t group = 64, threads = 0, also = 0;
-    const char *preset = NULL, *parts = NULL;
+    int64_t group = 64, threads = 0;
+    const char *preset = NULL, *parts = NULL, *also = NULL;
     double target = 0;
-    bool verbose = false, also_given = false, dry = false, tokens_given = false;
+    bool verbose = false, dry = false, tokens_given = false;
     calibrate_options by = {.n_tokens = 32768};
     mf__convert_options opt;
     mf__convert_options_init(&opt);
@@ -124,13 +134,10 @@ int cmd_convert(int argc, char **argv) {
          .min = 32,
          .max = 128},
         {.name = "also",
-         .kind = OPT_INT,
+         .kind = OPT_STRING,
          .value = &also,
-         .arg = "N",
-         .help = "small copies of the experts beside them, with 2 or 3 bits, for --lossy small=... and --tuned",
-         .min = 0,
-         .max = 64,
-         .given = &also_given},
+         .arg = "N[,LIST]",
+         .help = "small copies beside the experts, of 2 or 3 bits or as 3,down=4, for --lossy small=... and --tuned"},
         {.name = "bits-for",
          .kind = OPT_STRING,
          .value = &parts,
@@ -215,17 +222,14 @@ int cmd_convert(int argc, char **argv) {
         app_say("1 argument is missing: the new directory. --dry-run alone needs none");
         return APP_USAGE;
     }
-    if (also_given && also != 2 && also != 3) {
-        app_say("--also is %d; expected 2 or 3", (int)also);
-        return APP_USAGE;
-    }
+    if (also && !parse_also(also, &opt)) return APP_USAGE;
     if (!by.text && (by.model || tokens_given || opt.scales_only)) {
         app_say("--%s is for --calibrate, which is not given", by.model       ? "calibrate-with"
                                                                : tokens_given ? "calibrate-tokens"
                                                                               : "scales-only");
         return APP_USAGE;
     }
-    if (parts && !parse_parts(parts, &opt)) return APP_USAGE;
+    if (parts && !parse_parts("bits-for", parts, opt.part_bits)) return APP_USAGE;
     if (target > 0 && (parts || experts.given)) {
         app_say("--target-bits chooses the experts' widths, and --%s gives them: one of both",
                 parts ? "bits-for" : "experts");
@@ -235,7 +239,6 @@ int cmd_convert(int argc, char **argv) {
         app_say("--dry-run reads no text: leave --calibrate out");
         return APP_USAGE;
     }
-    opt.also_bits = (int)also;
     if (group != 32 && group != 64 && group != 128) {
         app_say("--group is %d; expected 32, 64 or 128", (int)group);
         return APP_USAGE;

@@ -88,7 +88,6 @@ mf_status mf__calibrator_open(const mf__plan *plan, mf__pool *pool, int64_t max_
     c->plan = plan;
     c->sample = plan->opt->sample;
     c->pool = pool;
-    c->glu = config->moe.glu;
     c->n_experts = config->moe.n_experts;
     c->top_k = shape->top_k;
     c->hidden = config->n_hidden;
@@ -100,7 +99,7 @@ mf_status mf__calibrator_open(const mf__plan *plan, mf__pool *pool, int64_t max_
     if (c->max_rows > c->n_tokens + LAYER_ROWS) c->max_rows = c->n_tokens + LAYER_ROWS;
     if (c->max_rows < 2 * LAYER_ROWS) c->max_rows = 2 * LAYER_ROWS;
     mf_status st = MF_OK;
-    if (c->glu.kind == MF_GLU_SQUARES)
+    if (config->moe.glu.kind == MF_GLU_SQUARES)
         st = mf__fail(err, MF_E_UNSUPPORTED, "experts without a gate, as those of the family %s, cannot be calibrated",
                       config->family->name);
     else if (shape->n_layers != config->n_layers || shape->n_experts != c->n_experts || shape->n_hidden != c->hidden)
@@ -152,6 +151,7 @@ static mf_status load_layer(mf__calibrator *c, int layer, mf_error *err) {
     for (int64_t i = 0; i < n; i++) c->starts[c->ids[i] + 2]++;
     for (int e = 0; e < c->n_experts; e++) c->starts[e + 2] += c->starts[e + 1];
     for (int64_t i = 0; i < n; i++) c->pairs[c->starts[c->ids[i] + 1]++] = i;
+    c->glu = mf__config_glu(&c->plan->bp.config, layer);
     c->layer = layer;
     return MF_OK;
 }

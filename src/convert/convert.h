@@ -28,6 +28,7 @@ typedef struct mf__convert_options {
     int also_bits;   /* 2 or 3: small copies of the experts beside them, in packed_experts_2bit/; 0: none */
     /* Widths and groups of the experts' gate, up and down, where they are to differ; 0: expert_bits, group. */
     int part_bits[3], part_group[3];
+    int also_part_bits[3]; /* ... and those of the small copies; 0: also_bits */
     /* What the experts saw of a text, and its name for people and for runs that go on (NULL: none of both): errors that
      * this text makes large are kept small. scales_only: by the choice of scales alone, which is faster. */
     const struct mf__sample *sample;

@@ -27,7 +27,7 @@ typedef struct mf__encode {
     bool add_one;         /* values + 1 */
     bool allow_nonfinite; /* NaN and infinities may pass */
     mf__loss *rows;       /* scratch [src->n_rows]; NULL: no losses wanted */
-    float *scratch;       /* [threads][2][n_cols] */
+    float *scratch;       /* [threads][mf__encode_scratch(n_cols)] */
     /* of a calibration, for affine codes; all may be NULL */
     const float *weights;         /* [n_cols] how much an error there counts */
     const mf__feedback *feedback; /* instead: how errors of columns add up */
@@ -35,7 +35,8 @@ typedef struct mf__encode {
     float *strips;                /* with feedback: scratch [threads][mf__encode_strip(n_cols)] */
 } mf__encode;
 
-int64_t mf__encode_strip(int64_t n_cols); /* floats */
+int64_t mf__encode_scratch(int64_t n_cols); /* floats */
+int64_t mf__encode_strip(int64_t n_cols);   /* floats */
 
 /* loss (may be NULL) gets what was added up; zero where bytes were copied. */
 mf_status mf__encode_run(const mf__encode *e, mf__pool *pool, mf__loss *loss, mf_error *err);

@@ -442,7 +442,7 @@ static mf_status reserve(flow *f, mf_error *err) {
     }
     MF__TRY(mf__pool_create(threads, &f->pool, err));
     f->rows = malloc((size_t)p->max_rows * sizeof *f->rows);
-    f->scratch = malloc((size_t)p->max_cols * 2 * (size_t)threads * sizeof *f->scratch);
+    f->scratch = malloc((size_t)mf__encode_scratch(p->max_cols) * (size_t)threads * sizeof *f->scratch);
     if (p->opt->sample && p->has_experts) {
         MF__TRY(mf__calibrator_open(p, f->pool, 0, &f->calibrator, err));
         f->strips = malloc((size_t)mf__encode_strip(p->max_cols) * (size_t)threads * sizeof *f->strips);

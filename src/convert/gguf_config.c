@@ -551,6 +551,41 @@ static mf_status deepseek4(const reader *r, mf_error *err) {
     return MF_OK;
 }
 
+/* llama3's scaling is stored as what it makes of each pair of channels: 1, the factor, or, where there is a ramp as in
+ * Llama 3, something between. */
+static void slowed_pairs(const reader *r) {
+    const mf__entry *e = mf__catalog_find(r->g->catalog, "rope_freqs.weight");
+    double most = 1;
+    bool ramp = false;
+    if (!e || e->type != MF_TYPE_F32 || e->n_dims != 1 || !e->data) return;
+    const uint8_t *data = e->data;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = 0; i < e->dims[0]; i++) {
+            float f;
+            memcpy(&f, data + 4 * i, sizeof f);
+            if (pass == 0 && f > most && f < 1e6f) most = (double)f;
+            if (pass == 1) ramp = ramp || (f > 1 && (double)f < most);
+        }
+    if (most > 1)
+        json_object_set_new(r->out, "rope_scaling",
+                            json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor", most,
+                                      "low_freq_factor", 1.0, "high_freq_factor", ramp ? 4.0 : 1.0,
+                                      "original_max_position_embeddings", 8192));
+}
+
+/* Chunks and growing queries are not in the metadata of published files: they are as all of them have them. */
+static mf_status llama4(const reader *r, mf_error *err) {
+    MF__TRY(plain(r, err));
+    MF__TRY(copy(r, "intermediate_size", "expert_feed_forward_length", err));
+    MF__TRY(copy(r, "intermediate_size_mlp", "feed_forward_length", err));
+    put(r, "interleave_moe_layer_step", get(r, "interleave_moe_layer_step", 1));
+    put(r, "attention_chunk_size", get(r, "attention.sliding_window", 8192));
+    put(r, "floor_scale", get(r, "attention.temperature_length", 8192));
+    put_bool(r, "use_qk_norm", get(r, "expert_count", 0) != 128); /* Scout has the norms, Maverick has not */
+    slowed_pairs(r);
+    return MF_OK;
+}
+
 static const struct {
     const char *arch, *model_type;
     mf_status (*read)(const reader *r, mf_error *err);
@@ -562,6 +597,7 @@ static const struct {
     {"glm4moe", "glm4_moe", glm4moe},
     {"gpt-oss", "gpt_oss", gpt_oss},
     {"llama", "mixtral", mixtral},
+    {"llama4", "llama4_text", llama4},
     {"olmoe", "olmoe", olmoe},
     {"qwen2moe", "qwen2_moe", qwen2moe},
     {"dots1", "dots1", dots1},

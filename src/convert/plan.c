@@ -56,6 +56,11 @@ static mf_status check_options(const mf__convert_options *opt, mf_error *err) {
     if (opt->also_bits && opt->also_bits != 2 && opt->also_bits != 3)
         return mf__fail(err, MF_E_INVALID, "small copies of %d bits are not possible; possible are 2 and 3",
                         opt->also_bits);
+    for (int i = 0; i < MF_PART_COUNT; i++)
+        if (opt->also_part_bits[i] && (!opt->also_bits || !mf__affine_bits_ok(opt->also_part_bits[i])))
+            return mf__fail(err, MF_E_INVALID,
+                            "small copies' %s: %d bits are not possible; possible are 2, 3, 4, 5, 6 and 8",
+                            mf__expert_part_name((mf__expert_part)i), opt->also_part_bits[i]);
     if (!mf__affine_group_ok(opt->group))
         return mf__fail(err, MF_E_INVALID, "groups of %d are not possible; possible are 32, 64 and 128", opt->group);
     for (int i = 0; i < MF_PART_COUNT; i++) {
@@ -77,13 +82,17 @@ static int part_group(const mf__convert_options *opt, int part) {
     return opt->part_group[part] ? opt->part_group[part] : opt->group;
 }
 
+static int also_part_bits(const mf__convert_options *opt, int part) {
+    return opt->also_part_bits[part] ? opt->also_part_bits[part] : opt->also_bits;
+}
+
 static bool parts_differ(const mf__convert_options *opt) {
     for (int i = 0; i < MF_PART_COUNT; i++)
         if (opt->part_bits[i] || opt->part_group[i]) return true;
     return false;
 }
 
-/* At most 60 + 20 + 20 + 3 * 30 characters before the calibration's. */
+/* At most 60 + 20 + 20 + 3 * 10 + 3 * 30 characters before the calibration's. */
 void mf__plan_options_text(const mf__convert_options *opt, char text[MF_OPTIONS_TEXT]) {
     size_t n = 0, size = MF_OPTIONS_TEXT;
 #define TEXT(key, field)                                                                                               \
@@ -93,6 +102,10 @@ void mf__plan_options_text(const mf__convert_options *opt, char text[MF_OPTIONS_
 #undef TEXT
     n += (size_t)snprintf(text + n, size - n, "groups of %d", opt->group);
     if (opt->also_bits) n += (size_t)snprintf(text + n, size - n, ", also %d bits", opt->also_bits);
+    for (int i = 0; opt->also_bits && i < MF_PART_COUNT; i++)
+        if (opt->also_part_bits[i])
+            n += (size_t)snprintf(text + n, size - n, ", %s %d", mf__expert_part_name((mf__expert_part)i),
+                                  opt->also_part_bits[i]);
     for (int i = 0; parts_differ(opt) && i < MF_PART_COUNT; i++)
         n += (size_t)snprintf(text + n, size - n, ", %s %d in groups of %d", mf__expert_part_name((mf__expert_part)i),
                               part_bits(opt, i), part_group(opt, i));
@@ -100,10 +113,20 @@ void mf__plan_options_text(const mf__convert_options *opt, char text[MF_OPTIONS_
         snprintf(text + n, size - n, ", calibrated%s by %.60s", opt->scales_only ? " scales" : "", opt->calibration);
 }
 
+static void put_also(json_t *obj, const mf__convert_options *opt) {
+    json_t *parts = json_object();
+    json_object_set_new(obj, "also_bits", json_integer(opt->also_bits));
+    for (int i = 0; i < MF_PART_COUNT; i++)
+        if (opt->also_part_bits[i])
+            json_object_set_new(parts, mf__expert_part_name((mf__expert_part)i), json_integer(opt->also_part_bits[i]));
+    if (json_object_size(parts)) json_object_set(obj, "also_bits_for", parts);
+    json_decref(parts);
+}
+
 json_t *mf__plan_options_json(const mf__convert_options *opt) {
     json_t *obj = json_pack("{s:i, s:b, s:i}", "group", opt->group, "also_2bit", opt->also_bits == 2, "encoder",
                             MF__ENCODER_VERSION);
-    if (obj && opt->also_bits) json_object_set_new(obj, "also_bits", json_integer(opt->also_bits));
+    if (obj && opt->also_bits) put_also(obj, opt);
     if (obj && opt->calibration) json_object_set_new(obj, "calibration", json_string(opt->calibration));
     if (obj && opt->calibration) json_object_set_new(obj, "calibrated_scales_only", json_boolean(opt->scales_only));
     for (int i = 0; obj && parts_differ(opt) && i < MF_PART_COUNT; i++)
@@ -126,6 +149,14 @@ mf_status mf__plan_options_parse(const json_t *obj, const char *where, mf__conve
     if (json_object_get(obj, "also_bits")) {
         MF__TRY(mf__json_get_int(obj, where, "also_bits", 2, 3, &value, err));
         opt->also_bits = (int)value;
+    }
+    const json_t *also_parts = json_object_get(obj, "also_bits_for");
+    for (int i = 0; i < MF_PART_COUNT; i++) {
+        const char *name = mf__expert_part_name((mf__expert_part)i);
+        opt->also_part_bits[i] = 0;
+        if (!json_object_get(also_parts, name)) continue;
+        MF__TRY(mf__json_get_int(also_parts, where, name, 2, 8, &value, err));
+        opt->also_part_bits[i] = (int)value;
     }
     for (int i = 0; i < MF_PART_COUNT; i++) {
         const json_t *part = json_object_get(obj, mf__expert_part_name((mf__expert_part)i));
@@ -351,6 +382,14 @@ static mf_status check_calibration(const mf__plan *p, int layer, mf_error *err) 
     return MF_OK;
 }
 
+static mf_status check_copies(const mf__plan *p, mf_error *err) {
+    if (p->second.bytes < p->layout.bytes) return MF_OK;
+    return mf__fail(
+        err, MF_E_INVALID,
+        "small copies of %lld bytes beside experts of %lld would be of no use: give them fewer bits (--also)",
+        (long long)p->second.bytes, (long long)p->layout.bytes);
+}
+
 static mf_status plan_experts(mf__plan *p, mf_error *err) {
     const mf__config *c = &p->bp.config;
     int64_t largest = 0;
@@ -361,10 +400,13 @@ static mf_status plan_experts(mf__plan *p, mf_error *err) {
             for (int i = 0; i < MF_PART_COUNT; i++) {
                 int bits = part_bits(p->opt, i);
                 of[i] = (width){bits, part_group(p->opt, i), .must = bits == 2 || p->opt->part_bits[i]};
-                also[i] = (width){p->opt->also_bits, p->opt->group, .must = true};
+                also[i] = (width){also_part_bits(p->opt, i), p->opt->group, .must = true};
             }
             MF__TRY(plan_layout(p, l, of, &p->layout, err));
-            if (p->opt->also_bits) MF__TRY(plan_layout(p, l, also, &p->second, err));
+            if (p->opt->also_bits) {
+                MF__TRY(plan_layout(p, l, also, &p->second, err));
+                MF__TRY(check_copies(p, err));
+            }
             MF__TRY(check_calibration(p, l, err));
         }
         p->has_experts = true;

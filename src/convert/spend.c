@@ -120,7 +120,7 @@ static mf_status open_all(spender *s, const char *src, mf_error *err) {
     s->in = mf__direct_alloc((size_t)s->plan.max_in);
     s->blob = malloc((size_t)s->plan.layout.stride);
     s->rows = malloc((size_t)s->plan.max_rows * sizeof *s->rows);
-    s->scratch = malloc((size_t)s->plan.max_cols * 2 * (size_t)threads * sizeof *s->scratch);
+    s->scratch = malloc((size_t)mf__encode_scratch(s->plan.max_cols) * (size_t)threads * sizeof *s->scratch);
     if (s->in && s->blob && s->rows && s->scratch) return MF_OK;
     return mf__fail(err, MF_E_NOMEM, "no memory to measure experts");
 }

@@ -1,16 +1,22 @@
 #include "convert/stage.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/direct.h"
 #include "base/hash.h"
+#include "base/pool.h"
+
+#define READERS 4                     /* one read at a time leaves a drive idle in between */
+#define READ_BYTES ((int64_t)1 << 20) /* at a time; a multiple of MF_DIRECT_ALIGN */
 
 struct mf__stage {
     const mf__catalog *cat;
     int n_files;
     mf__infile *files;
     const mf__feed *feed; /* NULL: all files are complete */
+    mf__pool *readers;
 };
 
 mf_status mf__stage_open(const mf__catalog *cat, const mf__feed *feed, mf__stage **out, mf_error *err) {
@@ -24,7 +30,7 @@ mf_status mf__stage_open(const mf__catalog *cat, const mf__feed *feed, mf__stage
     }
     st->cat = cat;
     st->feed = feed;
-    mf_status status = MF_OK;
+    mf_status status = mf__pool_create(READERS, &st->readers, err);
     for (; st->n_files < n && status == MF_OK; st->n_files += status == MF_OK)
         if (mf__catalog_is_file(cat, st->n_files))
             status = mf__infile_open(mf__catalog_file(cat, st->n_files), &st->files[st->n_files], err);
@@ -37,6 +43,7 @@ mf_status mf__stage_open(const mf__catalog *cat, const mf__feed *feed, mf__stage
 
 void mf__stage_close(mf__stage *st) {
     if (!st) return;
+    mf__pool_free(st->readers);
     for (int i = 0; i < st->n_files; i++) mf__infile_close(&st->files[i]);
     free(st->files);
     free(st);
@@ -115,6 +122,37 @@ size_t mf__stage_room(const mf__source *src, int64_t begin, int64_t end) {
     return room;
 }
 
+/* A read in pieces, of which every reader takes the next. */
+typedef struct reading {
+    const mf__infile *file;
+    int64_t offset, end;
+    uint8_t *buf;
+    _Atomic int64_t next;
+    _Atomic mf_status status; /* of a piece that failed: all are read once more in order, by one, which tells why */
+} reading;
+
+static void read_pieces(void *ctx, int64_t begin, int64_t end, int thread) {
+    reading *r = ctx;
+    int64_t start = r->offset / MF_DIRECT_ALIGN * MF_DIRECT_ALIGN, at;
+    (void)begin, (void)end, (void)thread;
+    while ((at = atomic_fetch_add(&r->next, READ_BYTES)) < r->end - start) {
+        int64_t from = start + at, n = r->end - from < READ_BYTES ? r->end - from : READ_BYTES;
+        const uint8_t *data;
+        mf_status status = mf__infile_read(r->file, from, n, r->buf + at, &data, NULL);
+        if (status != MF_OK) atomic_store(&r->status, status);
+    }
+}
+
+/* As mf__infile_read. */
+static mf_status read_file(const mf__stage *st, const mf__infile *file, int64_t offset, int64_t size, uint8_t *buf,
+                           const uint8_t **data, mf_error *err) {
+    reading r = {.file = file, .offset = offset, .end = offset + size, .buf = buf};
+    *data = buf + offset % MF_DIRECT_ALIGN;
+    if (size > READ_BYTES) mf__pool_run(st->readers, read_pieces, &r, READERS);
+    if (size > READ_BYTES && atomic_load(&r.status) == MF_OK) return MF_OK;
+    return mf__infile_read(file, offset, size, buf, data, err);
+}
+
 static mf_status stage_piece(const mf__stage *st, const piece *p, uint8_t *buf, size_t *used, mf_error *err) {
     const uint8_t *from = (const uint8_t *)*p->pointer + p->offset, *data;
     int64_t offset;
@@ -124,7 +162,7 @@ static mf_status stage_piece(const mf__stage *st, const piece *p, uint8_t *buf, 
         return MF_OK;
     }
     if (st->feed) MF__TRY(st->feed->want(st->feed->user, st->files[file].path, err));
-    MF__TRY(mf__infile_read(&st->files[file], offset, p->size, buf + *used, &data, err));
+    MF__TRY(read_file(st, &st->files[file], offset, p->size, buf + *used, &data, err));
     *p->pointer = data;
     *used += mf__infile_room(p->size);
     return MF_OK;

@@ -156,6 +156,33 @@ static const shape SHAPES[] = {
      "\"conv\", \"full_attention\", \"conv\", \"conv\", \"conv\", \"full_attention\", \"conv\", \"conv\", \"conv\", "
      "\"full_attention\", \"conv\", \"conv\", \"conv\", \"full_attention\", \"conv\", \"conv\", \"full_attention\", "
      "\"conv\", \"conv\"], \"tie_word_embeddings\": true, \"eos_token_id\": 256}"},
+    {"llama4", 48, 4,
+     "{\"model_type\": \"llama4_text\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 5120, \"vocab_size\": 202048, "
+     "\"max_position_embeddings\": 1048576, \"num_attention_heads\": 40, \"num_key_value_heads\": 8, "
+     "\"head_dim\": 128, \"rope_theta\": 500000.0, \"attention_chunk_size\": 8192, \"no_rope_layers\": [], "
+     "\"attn_temperature_tuning\": true, \"floor_scale\": 8192, \"attn_scale\": 0.1, \"use_qk_norm\": false, "
+     "\"interleave_moe_layer_step\": 2, \"intermediate_size\": 8192, \"intermediate_size_mlp\": 16384, "
+     "\"num_local_experts\": 128, \"num_experts_per_tok\": 1, \"eos_token_id\": 256}"},
+    {"longcat", 56, 2,
+     "{\"model_type\": \"longcat_flash\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 6144, \"vocab_size\": 131072, "
+     "\"max_position_embeddings\": 131072, \"num_attention_heads\": 64, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, "
+     "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"ffn_hidden_size\": 12288, "
+     "\"expert_ffn_hidden_size\": 2048, \"n_routed_experts\": 512, \"zero_expert_num\": 256, \"moe_topk\": 12, "
+     "\"routed_scaling_factor\": 6.0, \"rope_theta\": 10000000.0, \"eos_token_id\": 256}"},
+    {"step35", 45, 4,
+     "{\"model_type\": \"step3p5\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 4096, \"vocab_size\": 128896, "
+     "\"max_position_embeddings\": 262144, \"num_attention_heads\": 64, \"num_attention_groups\": 8, "
+     "\"head_dim\": 128, \"attention_other_setting\": {\"num_attention_heads\": 96, \"num_attention_groups\": 8, "
+     "\"head_dim\": 128}, \"sliding_window\": 512, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2.0, "
+     "\"low_freq_factor\": 1.0, \"high_freq_factor\": 32.0, \"original_max_position_embeddings\": 131072}, "
+     "\"yarn_only_types\": [\"full_attention\"], \"first_k_dense_replace\": 3, \"intermediate_size\": 11264, "
+     "\"moe_num_experts\": 288, \"moe_top_k\": 8, \"moe_intermediate_size\": 1280, \"share_expert_dim\": 1280, "
+     "\"moe_router_scaling_factor\": 3.0, "
+     "\"swiglu_limits\": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "
+     "0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7], "
+     "\"swiglu_limits_shared\": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "
+     "0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16], "
+     "\"eos_token_id\": 256}"},
     {"kimi-linear", 27, 4,
      "{\"model_type\": \"kimi_linear\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 2304, \"vocab_size\": 163840, "
      "\"model_max_length\": 1048576, \"intermediate_size\": 9216, \"num_attention_heads\": 32, "
@@ -182,10 +209,10 @@ static const shape SHAPES[] = {
      "\"shared_expert_intermediate_size\": 128}"},
 };
 
-const char *const mf__synth_shapes[] = {"a3b",      "a17b",        "deepseek",  "glm-flash", "glm5",     "deepseek32",
-                                        "mistral4", "mimo",        "gemma4",    "hy3",       "ernie",    "olmoe",
-                                        "mixtral",  "qwen2",       "dots1",     "hunyuan",   "minimax3", "deepseek4",
-                                        "lfm2",     "kimi-linear", "nemotron3", "tiny",      NULL};
+const char *const mf__synth_shapes[] = {
+    "a3b",  "a17b",   "deepseek", "glm-flash", "glm5",        "deepseek32", "mistral4", "mimo",     "gemma4",
+    "hy3",  "ernie",  "olmoe",    "mixtral",   "qwen2",       "dots1",      "hunyuan",  "minimax3", "deepseek4",
+    "lfm2", "llama4", "longcat",  "step35",    "kimi-linear", "nemotron3",  "tiny",     NULL};
 
 /* Layers with a kind of their own each: the first ones. */
 static void cut_layers(json_t *config, int n_layers) {

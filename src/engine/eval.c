@@ -301,7 +301,8 @@ mf_status mf_layer_forward(mf_session *s, int layer, const float *hidden, int n_
     if (!s || !hidden || !out) return mf__fail(err, MF_E_INVALID, "mf_layer_forward: an argument is NULL");
     if (layer < 0 || layer >= s->model->info.n_layers)
         return mf__fail(err, MF_E_INVALID, "layer is %d, this model has 0 to %d", layer, s->model->info.n_layers - 1);
-    if (s->model->bp.config.mixer[layer] == MF_MIX_REUSED || s->model->bp.config.hc.n > 1)
+    const mf__config *c = &s->model->bp.config;
+    if (c->mixer[layer] == MF_MIX_REUSED || c->hc.n > 1 || (c->has.shortcut && !c->dense[layer]))
         return mf__fail(err, MF_E_UNSUPPORTED,
                         "layer %d of the family %s cannot run alone: it needs more of the layers before it than hidden "
                         "states",

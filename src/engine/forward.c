@@ -274,6 +274,14 @@ static mf_status run_moe(const mf__pass *pass, int layer, const mf__rows *rows, 
     return look_ahead(pass, MF_PREDICT_ROUTER, layer + 1, rows->n_rows, err);
 }
 
+/* A feed-forward without experts, while which the drive may fetch those of the next layer. */
+static mf_status run_dense(const mf__pass *pass, int layer, const mf__rows *rows, mf_error *err) {
+    const mf__graph *g = kind_of(pass->model, layer)->combine;
+    if (!pass->whole) MF__TRY(look_ahead(pass, MF_PREDICT_EARLY, layer + 1, rows->n_rows, err));
+    MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, g, rows, NULL, err));
+    return pass->whole ? MF_OK : look_ahead(pass, MF_PREDICT_ROUTER, layer + 1, rows->n_rows, err);
+}
+
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 /* The rows that go through the whole layer, and those of which only the state is wanted. */
@@ -317,7 +325,7 @@ static mf_status run_layer(const mf__pass *pass, int layer, const mf__rows *thro
     const mf__layer_kind *k = kind_of(m, layer);
     MF__TRY(run_mix(pass, layer, through, state_only, err));
     if (through->n && k->experts) MF__TRY(run_moe(pass, layer, through, err));
-    if (through->n && !k->experts) MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, k->combine, through, NULL, err));
+    if (through->n && !k->experts) MF__TRY(run_dense(pass, layer, through, err));
     MF__TRY(probe_layer(pass, layer, err));
     return pass->whole ? MF_OK : mf__run_list_submit(m, err); /* a pass without turns is one list */
 }

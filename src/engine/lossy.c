@@ -27,6 +27,7 @@ typedef struct choice {
 static float score_of(const choice *c, int32_t e) {
     float l = c->x->scores[e];
     switch (c->m->bp.config.has.route) {
+    case MF_ROUTE_TOPK_SIGMOID:
     case MF_ROUTE_SIGMOID: return 1.0f / (1.0f + expf(-l));
     case MF_ROUTE_SQRT_SOFTPLUS: return sqrtf(l > 20.0f ? l : log1pf(expf(l)));
     default: return expf(l - c->log_sum);

@@ -105,11 +105,15 @@ mf_status mf__lossy_open(mf_model *m, const mf_lossy *opt, mf_error *err) {
         return mf__fail(err, MF_E_UNSUPPORTED,
                         "lossy reading is not for backend %s, which has memory of its own; use --backend cpu",
                         m->be->name);
-    if (m->bp.config.has.route_apart && opt->bonus > 0)
+    const mf__features *has = &m->bp.config.has;
+    if (m->bp.config.moe.n_identity)
         return mf__fail(err, MF_E_UNSUPPORTED,
-                        "lossy \"bonus\" is not for %s, whose router scales experts one by one; \"skip\" and \"small\" "
-                        "are",
+                        "lossy reading is not for %s, whose router chooses among more than experts",
                         m->bp.config.family->name);
+    if ((has->route_apart || has->weigh_first) && opt->bonus > 0)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "lossy \"bonus\" is not for %s, whose router scales %s; \"skip\" and \"small\" are",
+                        m->bp.config.family->name, has->weigh_first ? "what experts read" : "experts one by one");
     mf__lossy *x = mf__arena_array(&m->arena, 1, sizeof *x);
     if (!x) return mf__fail(err, MF_E_NOMEM, "no memory for choices");
     *x = (mf__lossy){.opt = *opt};

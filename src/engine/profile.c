@@ -33,7 +33,7 @@ static cost experts_cost(const mf__op_done *d) {
                   .flops = 2.0 * (double)d->n_pairs * wide * all};
 }
 
-/* What a row of an attention op sees: with picks or a window no more than `most` rows (0: all). */
+/* What a row of an attention op sees: with picks, a window or (at most) a chunk no more than `most` rows (0: all). */
 static int64_t rows_seen(int64_t pos, int64_t most) {
     return most && pos + 1 > most ? most : pos + 1;
 }

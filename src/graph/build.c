@@ -131,7 +131,8 @@ static mf__op *add_op(mf__graph *g, mf__op_kind kind, const char *label) {
     const char *copy = mf__arena_strdup(&g->arena, label);
     if (!copy) fail(g, "no memory");
     mf__op *op = failed(g) ? &g->dropped : &g->ops[g->n_ops++];
-    *op = (mf__op){.kind = kind, .label = copy, .in = {-1, -1, -1, -1, -1}, .out = {-1, -1}, .w = {-1, -1, -1, -1, -1}};
+    *op = (mf__op){
+        .kind = kind, .label = copy, .in = {-1, -1, -1, -1, -1}, .out = {-1, -1, -1}, .w = {-1, -1, -1, -1, -1}};
     return op;
 }
 
@@ -235,7 +236,7 @@ mf__act mf__g_attention(mf__graph *g, mf__act q, mf__w sinks, mf__op_params p) {
     want_cols(g, "attention", q.id, (int64_t)p.attn.n_heads * p.attn.head_dim);
     if (p.attn.n_kv_heads <= 0 || p.attn.n_heads % p.attn.n_kv_heads)
         fail(g, "attention: %d heads cannot share %d kv heads", p.attn.n_heads, p.attn.n_kv_heads);
-    if (p.attn.window < 0) fail(g, "attention: a window of %d rows", p.attn.window);
+    if (p.attn.window < p.attn.chunked) fail(g, "attention: a window of %d rows", p.attn.window);
     if (sinks.id >= 0) want_weight(g, "attention", sinks, 1, p.attn.n_heads);
     mf__op *op = add_op(g, MF_OP_ATTENTION, "attention");
     op->in[0] = q.id;
@@ -362,8 +363,10 @@ void mf__g_layer_norm(mf__graph *g, mf__act x, mf__w w, mf__w bias, float eps, c
 }
 
 void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate) {
-    want_cols(g, "sigmoid_gate", gate.id, cols_of(g, x.id));
+    int32_t cols = cols_of(g, x.id), gates = cols_of(g, gate.id);
+    if (gates < 1 || cols % gates) fail(g, "sigmoid_gate: %d columns cannot share %d gates", cols, gates);
     mf__op *op = add_op(g, MF_OP_SIGMOID_GATE, "attn gate");
+    op->p.gate.part = gates < 1 ? 1 : cols / gates;
     op->in[0] = op->out[0] = x.id;
     op->in[1] = gate.id;
 }
@@ -483,12 +486,12 @@ void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__w factors, mf__op
         fail(g, "route: top %d of %d experts (at most %d)", p.route.top_k, p.route.n_experts, MF_MAX_TOPK);
     if (bias.id >= 0) want_weight(g, "route", bias, 1, p.route.n_experts);
     if (factors.id >= 0) want_weight(g, "route", factors, 1, p.route.n_experts);
-    if (p.route.kind == MF_ROUTE_TOPK_SOFTMAX && (bias.id >= 0 || p.route.n_groups > 1))
+    bool by_logits = p.route.kind == MF_ROUTE_TOPK_SOFTMAX || p.route.kind == MF_ROUTE_TOPK_SIGMOID;
+    if (by_logits && (bias.id >= 0 || p.route.n_groups > 1))
         fail(g, "route: the largest logits are chosen without bias and groups");
-    if (p.route.kind != MF_ROUTE_TOPK_SOFTMAX &&
-        (p.route.n_groups < 1 || p.route.n_experts % p.route.n_groups || p.route.top_groups < 1 ||
-         p.route.top_groups > p.route.n_groups ||
-         p.route.top_k > p.route.n_experts / p.route.n_groups * p.route.top_groups))
+    if (!by_logits && (p.route.n_groups < 1 || p.route.n_experts % p.route.n_groups || p.route.top_groups < 1 ||
+                       p.route.top_groups > p.route.n_groups ||
+                       p.route.top_k > p.route.n_experts / p.route.n_groups * p.route.top_groups))
         fail(g, "route: top %d of the best %d of %d groups of %d experts", p.route.top_k, p.route.top_groups,
              p.route.n_groups, p.route.n_experts);
     mf__op *op = add_op(g, MF_OP_ROUTE, "route");
@@ -507,6 +510,27 @@ void mf__g_route_given(mf__graph *g, mf__act logits, mf__act ids_as_values, mf__
         fail(g, "route: given experts are weighed one by one");
     mf__g_route(g, logits, MF_NO_WEIGHT, MF_NO_WEIGHT, p, ids, shares);
     if (!failed(g)) g->ops[g->n_ops - 1].in[1] = ids_as_values.id;
+}
+
+mf__normed mf__g_weigh(mf__graph *g, mf__normed x, mf__shares shares) {
+    want_cols(g, "weigh", shares.id, 1);
+    mf__op *op = add_op(g, MF_OP_WEIGH, "weigh");
+    op->in[0] = x.id;
+    op->in[1] = op->out[1] = shares.id;
+    return (mf__normed){op->out[0] = add_buf(g, "weighed", MF_PORT_NONE, cols_of(g, x.id), false)};
+}
+
+mf__act mf__g_identity(mf__graph *g, mf__normed x, mf__ids ids, mf__shares shares, int32_t n_experts) {
+    int32_t top_k = cols_of(g, ids.id);
+    want_cols(g, "identity", shares.id, top_k);
+    if (n_experts < 1) fail(g, "identity: %d experts", n_experts);
+    mf__op *op = add_op(g, MF_OP_IDENTITY, "identity");
+    op->in[0] = x.id;
+    op->in[1] = op->out[1] = ids.id;
+    op->in[2] = op->out[2] = shares.id;
+    op->p.identity.n_experts = n_experts;
+    op->p.identity.top_k = top_k;
+    return (mf__act){op->out[0] = add_buf(g, "identity", MF_PORT_NONE, cols_of(g, x.id), false)};
 }
 
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu) {

@@ -38,10 +38,11 @@ MF_ROLES(ROLE)
 /* Buffers that connect graphs: allocated by the engine, one of each per session. */
 #define MF_PORTS(X)                                                                                                    \
     X(TOKENS, "tokens")                                                                                                \
-    X(HIDDEN, "hidden") /* between layers */                                                                           \
-    X(H_MID, "h_mid")   /* after attention */                                                                          \
-    X(H_POST, "h_post") /* its norm: the experts' input */                                                             \
-    X(PICKS, "picks")   /* cached rows that a layer picked, for those after it */                                      \
+    X(HIDDEN, "hidden")       /* between layers */                                                                     \
+    X(H_MID, "h_mid")         /* after attention */                                                                    \
+    X(H_POST, "h_post")       /* its norm: the experts' input */                                                       \
+    X(SHARED_IN, "shared_in") /* what the shared expert reads, where it is not H_POST */                               \
+    X(PICKS, "picks")         /* cached rows that a layer picked, for those after it */                                \
     X(ROUTE_IDS, "route_ids")                                                                                          \
     X(ROUTE_SHARES, "route_shares")                                                                                    \
     X(STREAMS, "streams")           /* how the streams take what the experts give */                                   \
@@ -95,7 +96,7 @@ typedef struct mf__weight_info {
 } mf__weight_info;
 
 #define MF_OP_IN 5
-#define MF_OP_OUT 2
+#define MF_OP_OUT 3
 #define MF_OP_W 5
 
 typedef struct mf__op {
@@ -203,7 +204,8 @@ void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *
  * [heads][n_latent][n_nope], and w_uv [heads][v_dim][n_latent]. */
 mf__act mf__g_mla_attention(mf__graph *g, mf__act q, mf__w kv_b_or_uk, mf__w w_uv, mf__op_params p);
 void mf__g_mla_pick(mf__graph *g, mf__act o, mf__chosen picks); /* makes the op that made o see these rows only */
-void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate); /* in place */
+/* In place; a gate for every channel, or for as many channels as there are for each. */
+void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate);
 mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, mf__w bias, mf__op_params p); /* bias: or MF_NO_WEIGHT */
 void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p);                      /* in place */
 /* a and dt_bias: one for each head, as b and a_log have, or one for each channel of each head */
@@ -221,6 +223,9 @@ void mf__g_route_given(mf__graph *g, mf__act logits, mf__act ids_as_values, mf__
                        mf__shares *shares); /* the experts are known, and only weighed */
 void mf__g_route(mf__graph *g, mf__act logits, mf__w bias, mf__w factors, mf__op_params p, mf__ids *ids,
                  mf__shares *shares);
+/* What ids from n_experts on give, together; they are other experts' from then on, with shares of 0. */
+mf__act mf__g_identity(mf__graph *g, mf__normed x, mf__ids ids, mf__shares shares, int32_t n_experts);
+mf__normed mf__g_weigh(mf__graph *g, mf__normed x, mf__shares shares); /* top 1 */
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu);
 mf__pairs mf__g_experts(mf__graph *g, mf__normed x, mf__ids ids, mf__op_params p);
 /* shared.id and score.id may be -1: no shared expert, no gate on it. */

@@ -25,7 +25,7 @@
     X(JOIN, "join", "a, b -> y: the columns of a, then those of b, if there is one")                                   \
     X(MLA_ATTENTION, "mla_attention",                                                                                  \
       "q, picks, state -> o: attention over cached latents, expanded by W_UK and W_UV")                                \
-    X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate)")                                                 \
+    X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate), a gate for each channel or for a head's")        \
     X(CONV1D, "conv1d", "x, state -> y, state: causal depthwise convolution (+ bias), then silu or not")               \
     X(QK_NORM, "qk_norm", "y -> y: l2-normalises the q and k heads at its front; q also / sqrt(dim)")                  \
     X(DECAY_BETA, "decay_beta", "a, b -> g, beta: g = exp(-exp(A_log) softplus(a + dt_bias)), beta = sigmoid(b)")      \
@@ -40,6 +40,8 @@
     X(ADD, "add", "a, b -> y: a + b")                                                                                  \
     X(MAP, "map", "x -> x: every value scaled, clamped or capped, or scaled by what its position says")                \
     X(ROUTE, "route", "logits -> ids, weights: the experts of each token and their shares")                            \
+    X(WEIGH, "weigh", "x, weights -> y, weights: x times the token's one share, which is 1 from then on")              \
+    X(IDENTITY, "identity", "x, ids, weights -> y, ids, weights: x times the shares of ids that are no experts")       \
     X(GLU, "glu", "gate, up -> y: silu(gate) * up, or the clamped form")                                               \
     X(EXPERTS, "experts", "x, ids -> pairs: expert ids[t][k] applied to x[t], for the experts in the bank")            \
     X(COMBINE, "combine", "h, pairs, weights, shared, score -> y: (h +) sum_k w_k pair_k + sigmoid(score) shared")
@@ -54,10 +56,11 @@ typedef enum mf__op_kind {
 const char *mf__op_name(mf__op_kind kind);
 
 typedef enum mf__route_kind {
-    MF_ROUTE_SOFTMAX,      /* softmax over all experts, then the k largest; bias and groups as with SIGMOID */
-    MF_ROUTE_SIGMOID,      /* sigmoid; chosen by score + bias among the best groups, weighed by score alone */
-    MF_ROUTE_TOPK_SOFTMAX, /* the k largest logits, softmax over those */
-    MF_ROUTE_SQRT_SOFTPLUS /* as SIGMOID, the score being sqrt(ln(1 + e^logit)) */
+    MF_ROUTE_SOFTMAX,       /* softmax over all experts, then the k largest; bias and groups as with SIGMOID */
+    MF_ROUTE_SIGMOID,       /* sigmoid; chosen by score + bias among the best groups, weighed by score alone */
+    MF_ROUTE_TOPK_SOFTMAX,  /* the k largest logits, softmax over those */
+    MF_ROUTE_SQRT_SOFTPLUS, /* as SIGMOID, the score being sqrt(ln(1 + e^logit)) */
+    MF_ROUTE_TOPK_SIGMOID   /* the k largest logits, sigmoid of each */
 } mf__route_kind;
 
 /* Two ways to the same MLA_ATTENTION; see mf__mla_choose. */
@@ -71,6 +74,7 @@ typedef enum mf__glu_kind {
     MF_GLU_SILU,    /* silu(gate) * up */
     MF_GLU_GELU,    /* gelu(gate) * up, gelu by its approximation with tanh */
     MF_GLU_LIMITED, /* silu(g) * u, g = min(gate, limit), u = clamp(up, -limit, limit) */
+    MF_GLU_CUT,     /* min(silu(gate), limit) * clamp(up, -limit, limit) */
     MF_GLU_PRODUCT, /* gate * up */
     MF_GLU_SQUARES, /* EXPERTS alone, no gate: relu(gate)^2, then relu(up)^2; what they are is one matrix in halves */
     MF_GLU_CLAMPED, /* g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
@@ -92,7 +96,7 @@ typedef enum mf__map_kind {
     MF_MAP_CLAMP,   /* clamp(x, -a, a) */
     MF_MAP_CAP,     /* a tanh(x / a) */
     MF_MAP_SQUARE,  /* relu(x)^2 */
-    MF_MAP_POSITION /* (1 + a ln(1 + floor(position / b))) x */
+    MF_MAP_POSITION /* (1 + a ln(1 + floor((position + c) / b))) x */
 } mf__map_kind;
 
 #define MF_MAX_TOPK 16
@@ -120,9 +124,13 @@ typedef union mf__op_params {
         int32_t v_dim; /* of a value head; 0: head_dim */
         float scale;
         int32_t window;                  /* the newest rows that take part, the query's own among them; 0: all */
+        bool chunked;                    /* ... those of them alone that lie in the query's own chunk of so many */
         int32_t n_lists, n_picks, block; /* with picks: [n_lists][n_picks] blocks of rows; a list serves as many heads
                                             as the others, of one kv head or of several */
     } attn; /* weight slot 0, if any: a sink per head, a logit that takes its share and brings no value */
+    struct {
+        int32_t part; /* channels that share a gate */
+    } gate;           /* SIGMOID_GATE */
     struct {
         int32_t n_first;
     } cut; /* SPLIT */
@@ -179,13 +187,16 @@ typedef union mf__op_params {
         float eps;                    /* added to the sum; 0: 1e-20 */
     } route;                          /* weight slot 1, if any: a factor for the shares of each expert */
     struct {
+        int32_t n_experts, top_k; /* ids from n_experts on give x as it is */
+    } identity;
+    struct {
         int32_t top_k, n_inner; /* n_inner: rows of gate and of up */
         mf__glu glu;
     } moe;
     mf__glu glu; /* GLU */
     struct {
         mf__map_kind kind;
-        float a, b;
+        float a, b, c;
     } map;
 } mf__op_params;
 
@@ -204,6 +215,12 @@ static inline int64_t mf__far_seen(const mf__op_params *p, const int32_t *picks,
     if (picks)
         for (n = 0; n < p->far.n_picks && picks[n] >= 0;) n++;
     return mf__far_near(p, pos) + n;
+}
+
+/* ATTENTION: the first row that a row at pos sees. */
+static inline int64_t mf__window_first(int32_t window, bool chunked, int64_t pos) {
+    if (!window || pos < window) return 0;
+    return chunked ? pos - pos % window : pos - window + 1;
 }
 
 static inline int32_t mf__op_v_dim(const mf__op_params *p) {

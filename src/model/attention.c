@@ -4,7 +4,8 @@
  *   x -> k_proj -> k norm -> rope -> cache                  attention (sinks, window) (-> * sigmoid(gate)) -> o_proj
  *   x -> v_proj ------------------> cache
  *
- * The norms may come after rope instead. Values may have a norm, too, and k_proj may make them. */
+ * The gate may be one number per head, of g_proj. The norms may come after rope instead. Values may have a norm, too,
+ * and k_proj may make them. */
 #include <math.h>
 
 #include "model/parts.h"
@@ -20,18 +21,33 @@ static mf__act project(mf__graph *g, mf__normed x, const char *weight, const cha
 static void norm(mf__graph *g, const mf__config *c, mf__act x, const char *weight, int32_t head_dim, int32_t n_heads,
                  const char *label) {
     int32_t part = head_dim * (c->has.qk_norm == MF_QK_NORM_JOINT ? n_heads : 1);
+    bool bare = c->has.qk_norm == MF_QK_NORM_BARE;
     if (c->has.qk_norm == MF_QK_NORM_NONE) return;
-    mf__g_part_norm(g, x, mf__g_vector(g, weight, 1, part), part, c->eps, label);
+    mf__g_part_norm(g, x, bare ? mf__part_ones(g, part) : mf__g_vector(g, weight, 1, part), part, c->eps, label);
 }
 
 static void norms(mf__graph *g, const mf__config *c, const mf__attn *a, mf__act q, mf__act k) {
+    if (!a->n_rot) return;
     norm(g, c, q, "self_attn.q_norm.weight", a->head_dim, a->n_heads, "q_norm");
     norm(g, c, k, "self_attn.k_norm.weight", a->head_dim, a->n_kv_heads, "k_norm");
 }
 
-void mf__part_grow(mf__graph *g, const mf__config *c, mf__act q) {
-    mf__op_params p = {.map = {.kind = MF_MAP_POSITION, .a = c->attn.grow, .b = c->attn.grow_step}};
-    if (c->attn.grow > 0) mf__g_map(g, q.id, MF_NO_WEIGHT, p, "q_grow");
+static void turn(mf__graph *g, const mf__config *c, const mf__attn *a, const mf__rope *r, mf__act q, mf__act k) {
+    mf__op_params p = {.rope = {.head_dim = a->head_dim,
+                                .n_rot = a->n_rot,
+                                .interleaved = c->has.interleaved,
+                                .scale = (float)mf__rope_attention_factor(r)}};
+    if (!a->n_rot) return;
+    mf__w freq = mf__rope_table(g, r, a->n_rot);
+    p.rope.n_heads = a->n_heads;
+    mf__g_rope(g, q, freq, p, "q_rope");
+    p.rope.n_heads = a->n_kv_heads;
+    mf__g_rope(g, k, freq, p, "k_rope");
+}
+
+void mf__part_grow(mf__graph *g, const mf__attn *a, mf__act q) {
+    mf__op_params p = {.map = {.kind = MF_MAP_POSITION, .a = a->grow, .b = a->grow_step, .c = a->grow_from}};
+    if (a->grow > 0) mf__g_map(g, q.id, MF_NO_WEIGHT, p, "q_grow");
 }
 
 /* k as k_proj made it. */
@@ -79,16 +95,13 @@ mf__act mf__part_attention(mf__graph *g, const mf__config *c, mf__mixer mixer, m
     int32_t heads = a->n_heads, kv_heads = a->n_kv_heads, dim = a->head_dim, v_dim = mf__attn_v_dim(a);
     int64_t q_rows = (int64_t)heads * dim, o_cols = (int64_t)heads * v_dim;
     bool biased = c->has.bias_qkv;
-    mf__op_params rope = {.rope = {.head_dim = dim,
-                                   .n_rot = a->n_rot,
-                                   .interleaved = c->has.interleaved,
-                                   .scale = (float)mf__rope_attention_factor(r)}};
     mf__op_params attn = {.attn = {.n_heads = heads,
                                    .n_kv_heads = kv_heads,
                                    .head_dim = dim,
                                    .v_dim = v_dim,
                                    .scale = a->scale > 0 ? a->scale : (float)(1.0 / sqrt(dim)),
-                                   .window = mixer == MF_MIX_SLIDING ? a->window : 0}};
+                                   .window = mf__mixer_is_near(mixer) ? a->window : 0,
+                                   .chunked = mixer == MF_MIX_CHUNKED}};
     mf__act gate = {-1};
     mf__act q = project(g, x, "self_attn.q_proj.weight", "self_attn.q_proj.bias", biased,
                         c->has.attn_gate ? 2 * q_rows : q_rows, "q_proj");
@@ -98,15 +111,14 @@ mf__act mf__part_attention(mf__graph *g, const mf__config *c, mf__mixer mixer, m
     if (c->has.attn_gate) mf__g_split_q_gate(g, q, heads, dim, &q, &gate);
     if (!c->has.qk_norm_last) norms(g, c, a, q, k);
     clip(g, a, q, k, v);
-    mf__w freq = c->has.unturned ? MF_NO_WEIGHT : mf__rope_table(g, r, a->n_rot);
-    rope.rope.n_heads = heads;
-    if (!c->has.unturned) mf__g_rope(g, q, freq, rope, "q_rope");
-    rope.rope.n_heads = kv_heads;
-    if (!c->has.unturned) mf__g_rope(g, k, freq, rope, "k_rope");
+    turn(g, c, a, r, q, k);
     if (c->has.qk_norm_last) norms(g, c, a, q, k);
-    mf__part_grow(g, c, q);
+    mf__part_grow(g, a, q);
     mf__act o = mixer == MF_MIX_BLOCKS ? attend_blocks(g, c, x, q, k, v, attn) : attend(g, c, mixer, q, k, v, attn);
-    if (c->has.attn_gate) mf__g_sigmoid_gate(g, o, gate);
+    if (c->has.head_gate)
+        gate =
+            mf__g_project(g, x, mf__g_matrix(g, "self_attn.g_proj.weight", heads, c->n_hidden), MF_NO_WEIGHT, "g_proj");
+    if (c->has.attn_gate || c->has.head_gate) mf__g_sigmoid_gate(g, o, gate);
     mf__w wo = mf__g_matrix(g, "self_attn.o_proj.weight", c->n_hidden, o_cols);
     mf__w bo = c->has.bias_o ? mf__g_vector(g, "self_attn.o_proj.bias", 1, c->n_hidden) : MF_NO_WEIGHT;
     return mf__g_matmul(g, o, wo, bo, "o_proj");

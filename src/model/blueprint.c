@@ -19,6 +19,7 @@ static const char *kind_name(mf__mixer mixer, bool dense) {
                                                        [MF_MIX_HEAVY] = {"compressed", "compressed, dense"},
                                                        [MF_MIX_SPARSE] = {"sparse", "sparse, dense"},
                                                        [MF_MIX_CONV] = {"convolution", "convolution, dense"},
+                                                       [MF_MIX_CHUNKED] = {"chunked", "chunked, dense"},
                                                        [MF_MIX_SSM] = {"state space", "state space, dense"},
                                                        [MF_MIX_NONE] = {"experts", "dense"}};
     return names[mixer][dense];
@@ -46,7 +47,7 @@ static mf_status build_mix_of_streams(const mf__config *c, const mf__layer_kind 
     mf__residual h_mid = mf__g_streams_write(g, h, mix(g, c, kind->mixer, x), attn_mix, c->hc.n);
     u = mf__part_streams_read(g, c, h_mid, "hc_ffn", &ffn_mix);
     mf__normed x2 = mf__part_post_norm(g, c, u);
-    mf__part_router(g, c, u, x2, kind->hashed);
+    mf__part_router(g, c, u, &x2, kind->hashed);
     mf__g_export(g, h_mid.id, MF_PORT_H_MID);
     mf__g_export(g, x2.id, MF_PORT_H_POST);
     mf__g_export(g, ffn_mix.id, MF_PORT_STREAMS);
@@ -69,11 +70,18 @@ static mf_status build_mix(const mf__config *c, const mf__layer_kind *kind, mf__
     if (c->has.streams) return build_mix_of_streams(c, kind, g, err);
     mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, c->n_hidden);
     mf__residual h_mid = kind->mixer == MF_MIX_NONE ? mf__g_copy(g, h) : mixed(g, c, kind->mixer, h);
-    mf__g_export(g, h_mid.id, MF_PORT_H_MID);
-    if (kind->alone) return mf__graph_finish(g, err);
+    if (kind->alone) {
+        mf__g_export(g, h_mid.id, MF_PORT_H_MID);
+        return mf__graph_finish(g, err);
+    }
     mf__normed x2 = mf__part_post_norm(g, c, h_mid);
-    if (!kind->dense) mf__part_router(g, c, h_mid, x2, false);
-    mf__g_export(g, x2.id, MF_PORT_H_POST);
+    bool shortcut = c->has.shortcut && !kind->dense;
+    if (shortcut)
+        h_mid = mf__part_shortcut(g, c, h_mid);
+    else if (!kind->dense)
+        mf__part_router(g, c, h_mid, &x2, false);
+    mf__g_export(g, h_mid.id, MF_PORT_H_MID);
+    mf__g_export(g, x2.id, shortcut ? MF_PORT_SHARED_IN : MF_PORT_H_POST);
     return mf__graph_finish(g, err);
 }
 
@@ -112,7 +120,11 @@ static void size_state(const mf__config *c, mf__layer_kind *kind) {
     if (kind->mixer == MF_MIX_INDEXED || kind->mixer == MF_MIX_BLOCKS) kind->v_cols += c->index.dim;
 }
 
-static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error *err) {
+static mf_status build_kind(const mf__config *all, mf__layer_kind *kind, mf_error *err) {
+    mf__config own = *all; /* as it is for this kind */
+    const mf__config *c = &own;
+    own.moe.glu = kind->glu;
+    own.moe.dense_glu = kind->dense_glu;
     size_state(c, kind);
     MF__TRY(build_mix(c, kind, &kind->mix, err));
     if (!kind->delta_floats && !kind->conv_floats) MF__TRY(mf__graph_state_part(kind->mix, &kind->cache, err));
@@ -125,19 +137,32 @@ static mf_status build_kind(const mf__config *c, mf__layer_kind *kind, mf_error 
     return mf__part_combine(c, &kind->combine, err);
 }
 
+static bool same_kind(const mf__layer_kind *a, const mf__layer_kind *b) {
+    return a->mixer == b->mixer && a->dense == b->dense && a->hashed == b->hashed && a->alone == b->alone &&
+           a->glu.kind == b->glu.kind && a->glu.limit == b->glu.limit && a->dense_glu.kind == b->dense_glu.kind &&
+           a->dense_glu.limit == b->dense_glu.limit;
+}
+
 /* The kind of a layer: one that is there, or a new one. */
 static mf_status place_layer(mf__blueprint *bp, int layer, mf_error *err) {
     mf__mixer mixer = bp->config.mixer[layer];
     bool dense = bp->config.dense[layer], hashed = bp->config.hashed[layer], alone = bp->config.alone[layer];
+    mf__layer_kind kind = {.name = kind_name(mixer, dense && !alone),
+                           .mixer = mixer,
+                           .dense = dense,
+                           .hashed = hashed,
+                           .alone = alone,
+                           .glu = mf__config_glu(&bp->config, layer),
+                           .dense_glu = mf__config_dense_glu(&bp->config, layer)};
     int k = 0;
-    while (k < bp->n_kinds && (bp->kinds[k].mixer != mixer || bp->kinds[k].dense != dense ||
-                               bp->kinds[k].hashed != hashed || bp->kinds[k].alone != alone))
-        k++;
+    while (k < bp->n_kinds && !same_kind(&bp->kinds[k], &kind)) k++;
     bp->kind_of[layer] = (uint8_t)k;
     if (k < bp->n_kinds) return MF_OK;
+    if (k == MF_MAX_KINDS)
+        return mf__fail(err, MF_E_UNSUPPORTED,
+                        "layer %d is of another kind than the %d that the layers before it are of", layer, k);
     bp->n_kinds++;
-    bp->kinds[k] = (mf__layer_kind){
-        .name = kind_name(mixer, dense && !alone), .mixer = mixer, .dense = dense, .hashed = hashed, .alone = alone};
+    bp->kinds[k] = kind;
     return build_kind(&bp->config, &bp->kinds[k], err);
 }
 
@@ -190,6 +215,7 @@ static int64_t touched_rows(const mf__config *c, const mf__layer_kind *kind, mf_
     }
     switch (kind->mixer) {
     case MF_MIX_SLIDING: return least(n, mf__config_attn(c, kind->mixer)->window) * (k + v);
+    case MF_MIX_CHUNKED: return ((n - 1) % mf__config_attn(c, kind->mixer)->window + 1) * (k + v);
     case MF_MIX_INDEXED: return n * key + least(n, c->index.top_k) * (k + v - key);
     case MF_MIX_REUSED: return least(n, c->index.top_k) * (k + v);
     case MF_MIX_BLOCKS: return n * key + least(n, (int64_t)c->index.top_k * c->index.block) * (k + v - key);

@@ -45,11 +45,15 @@ static mf_status common(const json_t *text, const char *where, mf__config *c, mf
     double eps;
     bool zero_centred;
     size_t listed =
-        json_array_size(json_object_get(text, "layers_block_type")); /* all that transformers writes of it */
-    if (listed && listed <= MF_MAX_LAYERS)
+        json_array_size(json_object_get(text, "layers_block_type")); /* all transformers writes of nemotron_h */
+    if (c->family->paired && json_object_get(text, "num_layers")) {
+        MF__TRY(mf__json_get_int(text, where, "num_layers", 1, MF_MAX_LAYERS / 2, &layers, err));
+        layers *= 2;
+    } else if (listed && listed <= MF_MAX_LAYERS) {
         MF__TRY(mf__json_opt_int(text, where, "num_hidden_layers", 1, MF_MAX_LAYERS, (int64_t)listed, &layers, err));
-    else
+    } else {
         MF__TRY(mf__json_get_int(text, where, "num_hidden_layers", 1, MF_MAX_LAYERS, &layers, err));
+    }
     MF__TRY(mf__json_get_int(text, where, "hidden_size", 1, 1 << 20, &hidden, err));
     MF__TRY(mf__json_get_int(text, where, "vocab_size", 1, 1 << 24, &vocab, err));
     MF__TRY(mf__json_opt_int(text, where, "max_position_embeddings", 1, 1 << 30, 4096, &ctx, err));
@@ -98,6 +102,7 @@ static void narrow(mf__config *c) {
     c->has.key_is_value = c->attn.k_is_v;
     c->has.sinks &= c->has.mixers;
     c->has.grow = c->attn.grow > 0;
+    c->has.no_rope = c->has.no_rope && c->has.mixers & 1u << MF_MIX_FULL;
     c->has.groups = c->moe.n_groups > 1;
     if (!c->moe.n_shared_inner) c->has.shared = MF_SHARED_NONE;
 }

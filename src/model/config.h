@@ -24,6 +24,7 @@ typedef enum mf__mixer {
     MF_MIX_HEAVY,   /* softmax attention over the newest rows of the cache and all compressed ones */
     MF_MIX_SPARSE,  /* ... and those compressed ones that an index picks */
     MF_MIX_CONV,    /* a gated convolution over a few rows, and no cache */
+    MF_MIX_CHUNKED, /* softmax attention over the rows of the cache that lie in the token's own chunk */
     MF_MIX_SSM,     /* a state space (Mamba-2), and no cache */
     MF_MIX_NONE,    /* nothing: the layer is its feed-forward */
     MF_MIX_COUNT
@@ -31,8 +32,9 @@ typedef enum mf__mixer {
 
 typedef enum mf__qk_norm {
     MF_QK_NORM_NONE,
-    MF_QK_NORM_HEAD, /* every head for itself, with the same weights */
-    MF_QK_NORM_JOINT /* all heads as one row, each channel with its own weight */
+    MF_QK_NORM_HEAD,  /* every head for itself, with the same weights */
+    MF_QK_NORM_JOINT, /* all heads as one row, each channel with its own weight */
+    MF_QK_NORM_BARE   /* every head for itself, without weights */
 } mf__qk_norm;
 
 typedef enum mf__shared_kind {
@@ -48,6 +50,7 @@ typedef enum mf__shared_kind {
 typedef struct mf__features {
     unsigned mixers;     /* 1 << MF_MIX_FULL | ... */
     bool attn_gate;      /* a sigmoid gate per channel on attention's output; q_proj makes it, beside each query head */
+    bool head_gate;      /* ... or one per head, which g_proj makes */
     bool bias_qkv;       /* q, k and v projections have a bias */
     bool bias_o;         /* the output projection has one */
     unsigned sinks;      /* in layers with these mixers a learned logit per head joins the softmax */
@@ -58,6 +61,7 @@ typedef struct mf__features {
     bool value_norm;     /* values are normalised, every head for itself, without weights */
     bool key_is_value;   /* full layers may have no v_proj: k_proj makes both */
     bool grow;           /* queries may be multiplied by a factor that grows with their position */
+    bool no_rope;        /* full layers do not rotate (mf__attn.n_rot) */
     bool channel_decay;  /* linear attention has a decay for every channel, and projections of its own (kda.c) */
     bool zero_centred;   /* raw checkpoints store most norm weights minus one */
     bool interleaved;    /* rope turns pairs (2i, 2i+1) instead of (i, i + n/2) */
@@ -72,6 +76,8 @@ typedef struct mf__features {
     bool groups;      /* experts lie in groups, of which the best take part (SOFTMAX, SIGMOID) */
     bool far;         /* attention over the newest rows and over compressed ones (far.c) */
     bool streams;     /* the residual is several streams */
+    bool weigh_first; /* the score of a token's one expert multiplies what the expert reads, not what it gives */
+    bool shortcut;    /* experts read what the dense layer before theirs read, beside a feed-forward of its own */
     bool hashed;      /* in some layers the token says which experts it goes to */
     bool sandwich;    /* norms behind attention and feed-forward too, and a scalar at the end of the layer */
     bool route_apart; /* the router reads the residual through a norm of its own, and has a factor for every expert */
@@ -85,13 +91,14 @@ typedef struct mf__features {
 typedef struct mf__attn {
     int32_t n_heads, n_kv_heads;
     int32_t head_dim, v_dim; /* of a query or a key; of a value (0: the same) */
-    int32_t n_rot;           /* channels of a head that rotate */
-    int32_t window;          /* of SLIDING layers */
+    int32_t n_rot;           /* channels of a head that rotate; 0: none, and queries and keys have no norm either */
+    int32_t window;          /* of SLIDING layers; the chunk of CHUNKED ones */
     float scale;             /* of the scores; 0: 1 / sqrt(head_dim) */
     float v_scale;           /* of the values; 0: they stay */
     bool k_is_v;             /* values are the keys before norm and rope: there is no v_proj */
     float clip;              /* q, k and v are clamped to +-clip; 0: they are not */
     float grow, grow_step;   /* queries are multiplied by 1 + grow ln(1 + floor(position / grow_step)); 0: not */
+    float grow_from;         /* added to the position */
 } mf__attn;
 
 typedef struct mf__config {
@@ -107,8 +114,10 @@ typedef struct mf__config {
     bool dense[MF_MAX_LAYERS]; /* a plain feed-forward of width n_dense_inner instead of experts */
     bool alone[MF_MAX_LAYERS]; /* dense, and not even that: the layer is its mixer */
     int32_t n_dense_inner;
+    /* CUT: the limits of the layer's experts, and of its shared expert or dense feed-forward; 0: none */
+    float limit[MF_MAX_LAYERS], dense_limit[MF_MAX_LAYERS];
 
-    mf__attn attn, sliding; /* sliding: of SLIDING layers; n_heads 0: as in the others */
+    mf__attn attn, sliding; /* sliding: of SLIDING and CHUNKED layers; n_heads 0: as in the others */
     mf__rope rope, sliding_rope;
     float embed_scale; /* of what the embedding table gives; 0: as it is */
     float logit_cap;   /* logits become cap tanh(logit / cap); 0: they stay */
@@ -119,6 +128,7 @@ typedef struct mf__config {
 
     struct {
         int32_t n_experts, top_k, n_inner; /* n_inner: rows of gate and of up; SQUARES: half of an expert's width */
+        int32_t n_identity;                /* further choices of the router, which give what they get */
         float eps;                         /* added to the sum that shares are divided by; 0: as good as nothing */
         int32_t table_k;                   /* experts of a token in the table of HASHED layers */
         int32_t n_shared_inner;            /* width of the shared expert; 0: none */
@@ -126,13 +136,15 @@ typedef struct mf__config {
         bool renorm;                       /* shares are divided by their sum */
         double scale;                      /* ... and multiplied by this */
         mf__glu glu;
-        bool scores; /* routers hand out the logits of all experts: somebody asked, it is not the model's */
+        mf__glu dense_glu; /* of the shared expert and of dense layers; as glu, where the layers do not differ */
+        bool scores;       /* routers hand out the logits of all experts: somebody asked, it is not the model's */
     } moe;
 
     struct {
         int32_t n_q_rank; /* queries come from a latent of this width; 0: straight from x */
         int32_t n_latent, n_nope, n_rope, v_dim;
-        float eps;     /* of the norms of both latents, whatever the others have */
+        float eps;               /* of the norms of both latents, whatever the others have */
+        float q_scale, kv_scale; /* of queries and of the normed latent; 0: they stay */
         bool split_up; /* kv_b is stored as embed_q and unembed_out: told by the tensors, see mf__config_look */
     } mla;
 
@@ -165,12 +177,16 @@ typedef struct mf__config {
     int32_t n_eos, eos[MF_MAX_EOS];
 } mf__config;
 
+/* Whether layers with this mixer see a window or a chunk alone. */
+static inline bool mf__mixer_is_near(mf__mixer mixer) {
+    return mixer == MF_MIX_SLIDING || mixer == MF_MIX_CHUNKED;
+}
 /* Of a layer with this mixer. */
 static inline const mf__attn *mf__config_attn(const mf__config *c, mf__mixer mixer) {
-    return mixer == MF_MIX_SLIDING && c->sliding.n_heads ? &c->sliding : &c->attn;
+    return mf__mixer_is_near(mixer) && c->sliding.n_heads ? &c->sliding : &c->attn;
 }
 static inline const mf__rope *mf__config_rope(const mf__config *c, mf__mixer mixer) {
-    return mixer == MF_MIX_SLIDING && c->sliding.n_heads ? &c->sliding_rope : &c->rope;
+    return mf__mixer_is_near(mixer) && c->sliding.n_heads ? &c->sliding_rope : &c->rope;
 }
 static inline int32_t mf__attn_v_dim(const mf__attn *a) {
     return a->v_dim ? a->v_dim : a->head_dim;
@@ -179,6 +195,18 @@ static inline int32_t mf__attn_v_dim(const mf__attn *a) {
 /* Columns of an expert's last matrix. */
 static inline int64_t mf__config_expert_wide(const mf__config *c) {
     return mf__glu_cols(&c->moe.glu, c->moe.n_inner);
+}
+
+/* The activation of a layer's experts, and of what is dense in it. */
+static inline mf__glu mf__config_glu_of(mf__glu glu, float limit) {
+    if (glu.kind != MF_GLU_CUT) return glu;
+    return limit > 0 ? (mf__glu){.kind = MF_GLU_CUT, .limit = limit} : (mf__glu){.kind = MF_GLU_SILU};
+}
+static inline mf__glu mf__config_glu(const mf__config *c, int layer) {
+    return mf__config_glu_of(c->moe.glu, c->limit[layer]);
+}
+static inline mf__glu mf__config_dense_glu(const mf__config *c, int layer) {
+    return mf__config_glu_of(c->moe.glu, c->dense_limit[layer]);
 }
 
 /* Columns of the residual. */

@@ -27,6 +27,7 @@ typedef struct mf__layer_kind {
     const char *name; /* "linear", "full", "sliding"; "full, dense" */
     mf__mixer mixer;
     bool dense, hashed, alone;
+    mf__glu glu, dense_glu; /* of its experts; of its shared expert or dense feed-forward */
     mf__graph *mix, *shared, *experts, *combine;
     mf__graph *ahead, *early;          /* not among MF_LAYER_GRAPHS; NULL for dense layers */
     mf__graph *cache;                  /* neither; NULL for layers with a recurrent state */
@@ -100,7 +101,10 @@ struct mf__family {
     mf_status (*configure)(const json_t *text, const char *where, mf__config *config, mf_error *err);
 
     /* Checkpoints. NULL for each: nothing of the kind. */
-    const mf__alias *aliases;                  /* a NULL name ends */
+    const mf__alias *aliases; /* a NULL name ends */
+    /* A layer of the checkpoint is two of the graphs': N is N / 2 there, and aliases, which begin after
+     * "model.layers.N.", have @ where it says which of the two. num_layers counts the checkpoint's. */
+    bool paired;
     const mf__regroup *regroups;               /* a NULL name ends */
     const mf__expert_spelling *const *experts; /* tried in order, NULL ends; NULL: mf__expert_spellings */
     /* Norm weights that raw checkpoints store as w - 1 (name endings; NULL ends), and a tensor of each layer of kind
@@ -151,6 +155,6 @@ void mf__config_look(mf__config *config, const mf__catalog *cat);
 extern const mf__family mf__qwen3_5_moe, mf__qwen3_next, mf__qwen3_moe, mf__deepseek_v3, mf__glm4_moe, mf__gpt_oss,
     mf__minimax_m2, mf__glm4_moe_lite, mf__mixtral, mf__olmoe, mf__qwen2_moe, mf__dots1, mf__hy_v3, mf__hunyuan_v1_moe,
     mf__ernie4_5_moe, mf__mistral4, mf__mimo_v2_flash, mf__gemma4, mf__minimax_m3_vl, mf__deepseek_v32, mf__glm_moe_dsa,
-    mf__deepseek_v4, mf__lfm2_moe, mf__kimi_linear, mf__nemotron_h;
+    mf__deepseek_v4, mf__lfm2_moe, mf__llama4_text, mf__step3p7, mf__longcat_flash, mf__kimi_linear, mf__nemotron_h;
 
 #endif

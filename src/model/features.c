@@ -14,6 +14,7 @@ const char *mf__mixer_key(mf__mixer mixer) {
                                                    [MF_MIX_BLOCKS] = "minimax_m3_sparse",
                                                    [MF_MIX_HEAVY] = "heavily_compressed_attention",
                                                    [MF_MIX_CONV] = "conv",
+                                                   [MF_MIX_CHUNKED] = "chunked_attention",
                                                    [MF_MIX_SSM] = "mamba",
                                                    [MF_MIX_NONE] = "none",
                                                    [MF_MIX_SPARSE] = "compressed_sparse_attention"};
@@ -27,7 +28,8 @@ const char *mf__mixer_name(mf__mixer mixer) {
         [MF_MIX_INDEXED] = "indexed",  [MF_MIX_REUSED] = "reused",
         [MF_MIX_BLOCKS] = "blocks",    [MF_MIX_HEAVY] = "compressed",
         [MF_MIX_CONV] = "convolution", [MF_MIX_SPARSE] = "compressed indexed",
-        [MF_MIX_SSM] = "state space",  [MF_MIX_NONE] = "none"};
+        [MF_MIX_CHUNKED] = "chunked",  [MF_MIX_SSM] = "state space",
+        [MF_MIX_NONE] = "none"};
     return (unsigned)mixer < MF_MIX_COUNT ? names[mixer] : "?";
 }
 
@@ -82,15 +84,18 @@ static void router(const mf__features *f, char *text, size_t size) {
     static const char *const kinds[] = {[MF_ROUTE_SOFTMAX] = "softmax, top k",
                                         [MF_ROUTE_SIGMOID] = "sigmoid, top k",
                                         [MF_ROUTE_TOPK_SOFTMAX] = "top k, softmax",
-                                        [MF_ROUTE_SQRT_SOFTPLUS] = "sqrt softplus, top k"};
+                                        [MF_ROUTE_SQRT_SOFTPLUS] = "sqrt softplus, top k",
+                                        [MF_ROUTE_TOPK_SIGMOID] = "top k, sigmoid"};
     add(text, size, "", kinds[f->route]);
     if (f->choice_bias) add(text, size, ", ", "chosen with bias");
     if (f->groups) add(text, size, ", ", "groups");
 }
 
 static void qk_norm(const mf__features *f, char *text, size_t size) {
-    static const char *const norms[] = {
-        [MF_QK_NORM_NONE] = "", [MF_QK_NORM_HEAD] = "per head", [MF_QK_NORM_JOINT] = "all heads as one"};
+    static const char *const norms[] = {[MF_QK_NORM_NONE] = "",
+                                        [MF_QK_NORM_HEAD] = "per head",
+                                        [MF_QK_NORM_JOINT] = "all heads as one",
+                                        [MF_QK_NORM_BARE] = "per head, no weights"};
     add(text, size, "", norms[f->qk_norm]);
     if (f->qk_norm_last) add(text, size, ", ", "after rope");
 }
@@ -104,6 +109,9 @@ static void more(const mf__features *f, char *text, size_t size) {
     if (f->channel_decay) add(text, size, ", ", "a decay for every channel");
     if (f->streams) add(text, size, ", ", "hyper-connections");
     if (f->far) add(text, size, ", ", "compressed rows");
+    if (f->shortcut) add(text, size, ", ", "two halves to a layer, experts beside the second, some give what they get");
+    if (f->weigh_first) add(text, size, ", ", "scores before the experts");
+    if (f->no_rope) add(text, size, ", ", "full layers without rope");
     if (f->hashed) add(text, size, ", ", "experts by token in some layers");
     if (f->sandwich) add(text, size, ", ", "norms behind each half");
     if (f->route_apart) add(text, size, ", ", "router with a norm of its own");
@@ -122,6 +130,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
     static const char *const glus[] = {[MF_GLU_SILU] = "silu",
                                        [MF_GLU_GELU] = "gelu",
                                        [MF_GLU_LIMITED] = "limited silu",
+                                       [MF_GLU_CUT] = "silu, cut in some layers",
                                        [MF_GLU_PRODUCT] = "product",
                                        [MF_GLU_SQUARES] = "relu squared, no gate",
                                        [MF_GLU_CLAMPED] = "clamped"};
@@ -132,7 +141,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
         for (int m = 0; m < MF_MIX_COUNT; m++)
             if (f->mixers & 1u << m) add(text, size, ", ", mf__mixer_name((mf__mixer)m));
         break;
-    case COL_GATE: add(text, size, "", f->attn_gate ? "sigmoid" : ""); break;
+    case COL_GATE: add(text, size, "", f->attn_gate ? "sigmoid" : f->head_gate ? "sigmoid per head" : ""); break;
     case COL_QK_NORM: qk_norm(f, text, size); break;
     case COL_SINKS: sinks(f, text, size); break;
     case COL_BIASES: biases(f, text, size); break;

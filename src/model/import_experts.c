@@ -22,6 +22,7 @@ static const mf__expert_spelling *spelling_of(const mf__import *im, int layer, i
                                               char spelt[MF_MAX_NAME]) {
     const mf__family *family = im->bp->config.family;
     const mf__expert_spelling *const *all = family->experts ? family->experts : mf__expert_spellings;
+    if (family->paired) layer /= 2;
     for (int i = 0; all[i]; i++) {
         char name[MF_MAX_NAME];
         if (expert_name(all[i]->weight[part], layer, expert, name) && mf__names_find(im->cat, family, name, spelt))

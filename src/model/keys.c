@@ -152,8 +152,9 @@ mf_status mf__keys_moe(const json_t *text, const char *where, const char *width_
     static const char *const counts[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
                                          NULL};
     static const char *const tops[] = {
-        "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts", NULL};
-    static const char *const scales[] = {"routed_scaling_factor", "router_scaling_factor", NULL};
+        "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts", NULL};
+    static const char *const scales[] = {"routed_scaling_factor", "router_scaling_factor", "moe_router_scaling_factor",
+                                         NULL};
     const char *count = spelt(text, counts), *top_key = spelt(text, tops);
     int64_t experts, top, inner;
     MF__TRY(get_same(text, where, count, 65536, &experts, err));

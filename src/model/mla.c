@@ -27,6 +27,10 @@ static mf__act queries(mf__graph *g, const mf__config *c, mf__normed x, mf__act 
     return mf__g_matmul(g, a, wb, MF_NO_WEIGHT, "q_b_proj");
 }
 
+static void scale(mf__graph *g, mf__act x, float a, const char *label) {
+    if (a > 0) mf__g_map(g, x.id, MF_NO_WEIGHT, (mf__op_params){.map = {.kind = MF_MAP_SCALE, .a = a}}, label);
+}
+
 /* The two ways checkpoints store the expansion; both are kept as they are, because groups of codes cannot be turned
  * from one axis to the other. */
 static mf__act attend(mf__graph *g, const mf__config *c, mf__act q, mf__op_params p) {
@@ -64,10 +68,12 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
                                  .scale = (float)(mf__rope_softmax_factor(&c->rope) / sqrt(nope + rot))}};
 
     mf__act q_latent, q = queries(g, c, x, &q_latent), kv_latent, k_pe;
+    scale(g, q, c->mla.q_scale, "q_scale");
     if (!c->has.unturned) mf__g_rope(g, q, freq, rope, "q_rope");
-    mf__part_grow(g, c, q);
+    mf__part_grow(g, &c->attn, q);
     mf__g_split(g, mf__g_project(g, x, w_kv, b_kv, "kv_a_proj"), latent, &kv_latent, &k_pe, "latent | k_pe");
     mf__g_part_norm(g, kv_latent, w_norm, latent, c->mla.eps, "kv_a_norm");
+    scale(g, kv_latent, c->mla.kv_scale, "kv_scale");
     rope.rope.n_heads = 1, rope.rope.head_dim = rot, rope.rope.offset = 0;
     if (!c->has.unturned) mf__g_rope(g, k_pe, freq, rope, "k_rope");
     if (mixer == MF_MIX_INDEXED) k_pe = mf__g_join(g, k_pe, mf__part_index_key(g, c, x), "k_pe | index_k");

@@ -7,9 +7,9 @@
 /* The choice, as c->has says; its logits too, where they are wanted. */
 static void route(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed, mf__ids *ids,
                   mf__shares *shares, mf__port scores) {
-    int64_t n = c->moe.n_experts;
+    int64_t n = c->moe.n_experts + c->moe.n_identity;
     mf__op_params params = {.route = {.kind = c->has.route,
-                                      .n_experts = c->moe.n_experts,
+                                      .n_experts = (int32_t)n,
                                       .top_k = c->moe.top_k,
                                       .n_groups = c->moe.n_groups,
                                       .top_groups = c->moe.top_groups,
@@ -46,12 +46,29 @@ mf__normed mf__part_post_norm(mf__graph *g, const mf__config *c, mf__residual h)
     return mf__g_norm(g, h, mf__g_vector(g, name, 1, c->n_hidden), c->eps);
 }
 
-void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed) {
+void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed *x, bool hashed) {
     mf__ids ids;
     mf__shares shares;
-    route(g, c, h, x, hashed, &ids, &shares, MF_PORT_ROUTE_SCORES);
+    route(g, c, h, *x, hashed, &ids, &shares, MF_PORT_ROUTE_SCORES);
+    if (c->has.weigh_first) {
+        if (c->moe.n_shared_inner) mf__g_export(g, x->id, MF_PORT_SHARED_IN);
+        *x = mf__g_weigh(g, *x, shares);
+    }
     mf__g_export(g, ids.id, MF_PORT_ROUTE_IDS);
     mf__g_export(g, shares.id, MF_PORT_ROUTE_SHARES);
+}
+
+/* A router that reads what the experts read, which is what the layer before left in H_POST. What it gives at once is
+ * added to the residual. */
+mf__residual mf__part_shortcut(mf__graph *g, const mf__config *c, mf__residual h) {
+    mf__ids ids;
+    mf__shares shares;
+    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->n_hidden);
+    route(g, c, h, x, false, &ids, &shares, MF_PORT_ROUTE_SCORES);
+    if (c->moe.n_identity) h = mf__g_add(g, h, mf__g_identity(g, x, ids, shares, c->moe.n_experts));
+    mf__g_export(g, ids.id, MF_PORT_ROUTE_IDS);
+    mf__g_export(g, shares.id, MF_PORT_ROUTE_SHARES);
+    return h;
 }
 
 /* A layer's router on the residual as an earlier layer left it: the layer's own attention changes it little, so most
@@ -59,14 +76,19 @@ void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__norm
 mf_status mf__part_ahead(const mf__config *c, mf__port of, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create(of == MF_PORT_HIDDEN ? "ahead" : "early", out, err));
     mf__graph *g = *out;
-    mf__residual h = mf__g_in_residual(g, of, mf__config_wide(c));
+    mf__residual h = {-1};
     mf__ids ids;
     mf__shares shares;
     mf__normed x = {-1};
     mf__act unused;
+    if (c->has.shortcut)
+        x = mf__g_in_normed(g, MF_PORT_H_POST, c->n_hidden); /* then it is no guess */
+    else
+        h = mf__g_in_residual(g, of, mf__config_wide(c));
     if (c->has.streams) h = mf__part_streams_read(g, c, h, "hc_ffn", &unused);
-    if (!c->has.route_apart) x = mf__part_post_norm(g, c, h);
+    if (!c->has.route_apart && !c->has.shortcut) x = mf__part_post_norm(g, c, h);
     route(g, c, h, x, false, &ids, &shares, MF_PORT_AHEAD_SCORES);
+    if (c->moe.n_identity) mf__g_identity(g, x, ids, shares, c->moe.n_experts);
     mf__g_export(g, ids.id, MF_PORT_AHEAD_IDS);
     if (c->moe.scores) mf__g_export(g, shares.id, MF_PORT_AHEAD_SHARES);
     return mf__graph_finish(g, err);
@@ -90,7 +112,7 @@ static mf__act feed_forward(mf__graph *g, const mf__config *c, mf__normed x, con
     }
     mf__act gate = mf__g_project(g, x, w[0], MF_NO_WEIGHT, parts[0]);
     mf__act up = mf__g_project(g, x, w[1], MF_NO_WEIGHT, parts[1]);
-    return mf__g_matmul(g, mf__g_glu(g, gate, up, c->moe.glu), w[2], MF_NO_WEIGHT, parts[2]);
+    return mf__g_matmul(g, mf__g_glu(g, gate, up, c->moe.dense_glu), w[2], MF_NO_WEIGHT, parts[2]);
 }
 
 /* x in place -> its norm */
@@ -111,8 +133,9 @@ mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create("shared", out, err));
     mf__graph *g = *out;
     if (c->has.shared == MF_SHARED_DENSE) return dense_beside(g, c, err);
-    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->n_hidden);
-    mf__act down = feed_forward(g, c, x, "mlp.shared_expert", c->moe.n_shared_inner);
+    bool apart = c->has.weigh_first || c->has.shortcut;
+    mf__normed x = mf__g_in_normed(g, apart ? MF_PORT_SHARED_IN : MF_PORT_H_POST, c->n_hidden);
+    mf__act down = feed_forward(g, c, x, c->has.shortcut ? "mlp" : "mlp.shared_expert", c->moe.n_shared_inner);
     mf__g_export(g, down.id, MF_PORT_SHARED);
     if (c->has.shared == MF_SHARED_GATED) {
         mf__w w_score = mf__g_matrix(g, "mlp.shared_expert_gate.weight", 1, c->n_hidden);

@@ -13,11 +13,11 @@ mf_status mf__part_tail(const mf__config *c, mf__graph **out, mf_error *err);
 /* ends.c: n ones, the weights of a norm without weights; n at most MF_ROPE_MAX */
 mf__w mf__part_ones(mf__graph *g, int32_t n);
 
-/* attention.c: x -> grouped-query attention, over all rows or (SLIDING) the newest */
+/* attention.c: x -> grouped-query attention, over all rows, the newest (SLIDING) or those of a chunk (CHUNKED) */
 mf__act mf__part_attention(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x);
 
 /* attention.c: queries times what their position says, where the config wants it */
-void mf__part_grow(mf__graph *g, const mf__config *c, mf__act q);
+void mf__part_grow(mf__graph *g, const mf__attn *a, mf__act q);
 
 /* index.c: the key that a row is found by, and the rows that are picked; at: the column of the V rows where keys begin.
  * tokens: q_latent is what queries are made of. blocks: a list for each of the index's heads. */
@@ -47,9 +47,10 @@ mf__act mf__part_short_conv(mf__graph *g, const mf__config *c, mf__normed x);
 /* mla.c: x -> multi-head latent attention, over all rows or picked ones */
 mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x);
 
-/* moe.c: router at the end of a mix graph (h the residual, x what the experts read of it), and the graphs of a layer's
- * second half */
-void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed x, bool hashed);
+/* moe.c: router at the end of a mix graph (h the residual, x what the experts read of it, which it may change), and the
+ * graphs of a layer's second half */
+void mf__part_router(mf__graph *g, const mf__config *c, mf__residual h, mf__normed *x, bool hashed);
+mf__residual mf__part_shortcut(mf__graph *g, const mf__config *c, mf__residual h);
 mf__normed mf__part_post_norm(mf__graph *g, const mf__config *c, mf__residual h);
 /* of: the residual that the router is applied to, HIDDEN or H_MID of the layer before */
 mf_status mf__part_ahead(const mf__config *c, mf__port of, mf__graph **out, mf_error *err);

@@ -39,9 +39,9 @@ static mf_status parse_llama3(const json_t *rp, const char *where, mf__rope *r, 
     MF__TRY(mf__json_opt_double(rp, where, "high_freq_factor", 1e-6, 1e6, 4, &r->high_freq, err));
     MF__TRY(
         mf__json_opt_double(rp, where, "original_max_position_embeddings", 1, MAX_CTX, 8192, &r->original_ctx, err));
-    if (r->high_freq > r->low_freq) return MF_OK;
-    return mf__fail(err, MF_E_FORMAT, "%s: high_freq_factor %g must be above low_freq_factor %g", where, r->high_freq,
-                    r->low_freq);
+    if (r->high_freq >= r->low_freq) return MF_OK; /* equal: there is no ramp */
+    return mf__fail(err, MF_E_FORMAT, "%s: high_freq_factor %g must not be below low_freq_factor %g", where,
+                    r->high_freq, r->low_freq);
 }
 
 static mf_status parse_yarn(const json_t *text, const json_t *rp, const char *where, mf__rope *r, mf_error *err) {
@@ -103,8 +103,8 @@ static double correction_dim(const mf__rope *rope, int32_t n_rot, double r) {
 
 /* llama3: by how often a channel turns within the original context. */
 static double slowed(const mf__rope *r, double f) {
-    double turns = r->original_ctx * f / (2 * PI), mix = (turns - r->low_freq) / (r->high_freq - r->low_freq);
-    mix = fmin(fmax(mix, 0), 1);
+    double turns = r->original_ctx * f / (2 * PI), mix = turns >= r->high_freq;
+    if (turns > r->low_freq && turns < r->high_freq) mix = (turns - r->low_freq) / (r->high_freq - r->low_freq);
     return (1 - mix) * f / r->factor + mix * f;
 }
 

@@ -66,7 +66,20 @@ static inline __attribute__((always_inline)) void unpack(const uint8_t *packed, 
     }
 }
 
+/* Neighbours of up to 4 bits, one in each byte, into one byte. */
+static inline void pair_up(const uint8_t *codes, uint8_t *out, int64_t n, int bits) {
+    for (int64_t i = 0; i < n / 2; i++) {
+        uint16_t two;
+        memcpy(&two, codes + 2 * i, sizeof two);
+        out[i] = (uint8_t)(two | two >> (8 - bits));
+    }
+}
+
 static inline __attribute__((always_inline)) void pack(const uint8_t *codes, uint8_t *packed, int64_t n, int bits) {
+    if (bits == 4) {
+        pair_up(codes, packed, n, 4);
+        return;
+    }
     for (int64_t i = 0; i < n; i += PACK, packed += bits) {
         uint64_t word;
         memcpy(&word, codes + i, PACK);

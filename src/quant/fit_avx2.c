@@ -1,4 +1,5 @@
 /* fit.inc.h for AVX2. */
 #define WIDTH 8
-#define FIT mf__fit_avx2
+#define SEARCH mf__search_avx2
+#define CODES mf__codes_avx2
 #include "quant/fit.inc.h"

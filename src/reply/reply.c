@@ -186,8 +186,8 @@ static mf_status create(mf_reply *r, const mf_model_info *info, const mf_reply_o
     if (r->constraint) mf__constraint_order(r->constraint->inner); /* a message that is continued was in any order */
     if (r->in_calls) mf__constraint_order(r->in_calls->inner);
     if (!r->prompt.n_ids) return mf__fail(err, MF_E_INVALID, "the prompt has no tokens");
-    if (o->n_ctx && (int64_t)r->prompt.n_ids > o->n_ctx)
-        return mf__fail(err, MF_E_CONTEXT_FULL, "the %zu tokens of the prompt do not fit in a context of %lld",
+    if (o->n_ctx && (int64_t)r->prompt.n_ids > o->n_ctx) /* words by which agents know that they must shorten it */
+        return mf__fail(err, MF_E_CONTEXT_FULL, "the prompt is too long: %zu tokens > %lld, which the context holds",
                         r->prompt.n_ids, (long long)o->n_ctx);
     r->n_given = r->result.n_prompt = (int64_t)r->prompt.n_ids;
     r->result.stop = -1;

@@ -3,6 +3,7 @@
  *   content in parts          -> one text, where the template knows no parts
  *   arguments as JSON text    -> an object, where the template wants one, or the other way round
  *   "developer"               -> "system", where the template does not know it
+ *   "system" after the first  -> part of the first, or of what the user says, where the template refuses it or drops it
  *   "reasoning_content"       -> "thinking" for gpt-oss
  *   tools                     -> described in the system message, where the template knows none; so are past calls
  *   switches for reasoning    -> the variables that templates have for them
@@ -31,6 +32,10 @@ static bool has_role(const json_t *message, const char *role) {
     return is && !strcmp(is, role);
 }
 
+static bool instructs(const json_t *message) {
+    return has_role(message, "system") || has_role(message, "developer");
+}
+
 static json_t *messages_of(const mf__request *r) {
     return json_object_get(r->root, "messages");
 }
@@ -57,6 +62,18 @@ static bool takes_system(const mf__chat *chat) {
         chat,
         json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "system", "content", NEEDLE, "role", "user", "content", "Hi"),
         NEEDLE);
+}
+
+/* Behind another one, and in the course of a conversation. */
+static bool takes_more_system(const mf__chat *chat) {
+    return renders(chat,
+                   json_pack("[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}]", "role", "system", "content", "Hi", "role",
+                             "system", "content", NEEDLE, "role", "user", "content", "Hi"),
+                   NEEDLE) &&
+           renders(chat,
+                   json_pack("[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "Hi", "role", "system",
+                             "content", NEEDLE, "role", "user", "content", "Hi"),
+                   NEEDLE);
 }
 
 /* A call in a conversation; arguments are stolen. Escaped quotes say that a text was written as a string of JSON. */
@@ -177,6 +194,47 @@ static mf_status fit_contents(const preparing *p) {
     return MF_OK;
 }
 
+/* The content of m as parts; a new reference. */
+static json_t *parts_of(const json_t *m) {
+    json_t *content = json_object_get(m, "content");
+    if (json_is_array(content)) return json_copy(content);
+    return json_is_string(content) ? json_pack("[{s:s, s:O}]", "type", "text", "text", content) : json_array();
+}
+
+/* What m says, behind what `to` says. */
+static mf_status say_there(const preparing *p, json_t *to, const json_t *m) {
+    json_t *parts = parts_of(to), *more = parts_of(m);
+    int bad = !parts || !more || json_array_extend(parts, more) || json_object_set(to, "content", parts);
+    json_decref(parts);
+    json_decref(more);
+    return bad ? no_memory(p->err) : MF_OK;
+}
+
+/* Agents send instructions in several messages, and between those of others. */
+static mf_status fit_systems(const preparing *p) {
+    json_t *messages = messages_of(p->r), *m, *before;
+    bool any = false;
+    size_t i;
+    json_array_foreach(messages, i, m) {
+        if (!p->chat->has_developer && has_role(m, "developer")) json_object_set_new(m, "role", json_string("system"));
+        any = any || (i && instructs(m));
+    }
+    if (!any || takes_more_system(p->chat)) return MF_OK;
+    for (i = 1; i < json_array_size(messages);) {
+        m = json_array_get(messages, i);
+        before = json_array_get(messages, i - 1);
+        bool system = instructs(m), there = has_role(before, "user") || (i == 1 && instructs(before));
+        if (system && there) {
+            MF__TRY(say_there(p, before, m));
+            json_array_remove(messages, i);
+            continue;
+        }
+        if (system && json_object_set_new(m, "role", json_string("user"))) return no_memory(p->err);
+        i++;
+    }
+    return MF_OK;
+}
+
 /* Arguments of past calls. A text that is no object stays as it is. */
 static void fit_call(json_t *call, bool as_object) {
     json_t *f = json_object_get(call, "function"), *args = json_object_get(f ? f : call, "arguments");
@@ -206,13 +264,13 @@ static void fit_calls(const preparing *p) {
     }
 }
 
-static void fit_roles(const preparing *p) {
+/* gpt-oss. */
+static void fit_reasoning(const preparing *p) {
     json_t *m;
     size_t i;
     bool harmony = p->chat->notation == MF__NOTATION_HARMONY;
     json_array_foreach(messages_of(p->r), i, m) {
         json_t *reasoning = json_object_get(m, "reasoning_content");
-        if (!p->chat->has_developer && has_role(m, "developer")) json_object_set_new(m, "role", json_string("system"));
         bool talks =
             json_array_size(json_object_get(m, "tool_calls")) && json_string_length(json_object_get(m, "content"));
         if (harmony && json_is_string(reasoning) && !json_object_get(m, "thinking") && !talks)
@@ -400,8 +458,9 @@ static mf_status prepare(const preparing *p) {
     for (int i = 0; i < p->opt->n_marks; i++) MF__TRY(put_place(p, i));
     MF__TRY(set_variables(p));
     MF__TRY(fit_tools(p));
+    MF__TRY(fit_systems(p));
     MF__TRY(fit_contents(p));
-    fit_roles(p);
+    fit_reasoning(p);
     if (p->opt->continue_last) MF__TRY(take_last(p));
     if (!p->chat->has_tools) return describe_tools(p);
     fit_calls(p);

@@ -2,8 +2,10 @@
  * of them on the device, and no turns of the store.
  *
  *   test_reach MODEL BACKEND */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +26,9 @@
 #define VOCAB 512
 
 static const char *backend;
+#ifdef COUNT_CUDA
+static int64_t stage_less; /* bytes for experts on their way than there are */
+#endif
 
 static mf_model *open_with(const char *dir, int64_t vram) {
     mf_model_options opt;
@@ -79,6 +84,7 @@ static void run(const char *dir, int64_t vram, bool reaches, float *logits) {
     assert_true(m->store->n_ready > 0);
     mf_model_stats_reset(m);
 #ifdef COUNT_CUDA
+    if (stage_less) assert_int_equal(m->be->stage(m->be, m->ws.staged - stage_less, NULL), MF_OK);
     emu_counters before = emu_count();
     eval(s, 0, PROMPT, logits);
     emu_counters after = emu_count();
@@ -130,10 +136,59 @@ static void the_same_bits(void **state) {
     int64_t vram = needs.trunk + needs.state + needs.kv + needs.workspace + experts / 2;
     run(dir, vram, true, some);
     assert_memory_equal(all, some, sizeof all);
+#ifdef COUNT_CUDA
+    stage_less = 1001; /* as where there is not room for all that helps */
+    run(dir, vram, true, some);
+    stage_less = 0;
+    assert_memory_equal(all, some, sizeof all);
+#endif
 }
 
+#ifdef COUNT_CUDA
+typedef struct giver {
+    mf__backend *be;
+    atomic_bool stop;
+} giver;
+
+static void *take_and_give_back(void *arg) {
+    giver *g = arg;
+    mf_error err = {0};
+    while (!g->stop) {
+        void *mem = NULL;
+        if (g->be->alloc(g->be, 4096, &mem, &err) != MF_OK) return err.text[0] ? "no memory" : "";
+        g->be->release(g->be, mem);
+    }
+    return NULL;
+}
+
+/* As a store's threads do while a pass is recorded; a device has no recording then if they wait for its stream. */
+static void memory_is_given_back_while_a_pass_is_recorded(void **state) {
+    static float logits[VOCAB];
+    mf_model *m = open_with(*state, 0);
+    mf_session *s = new_session(m);
+    giver g = {.be = m->be};
+    pthread_t thread;
+    void *failed;
+    wait_whole(m);
+    assert_int_equal(pthread_create(&thread, NULL, take_and_give_back, &g), 0);
+    emu_counters before = emu_count();
+    for (int i = 0; i < 4; i++) eval(s, i, 1, logits);
+    mf_session_free(s);
+    emu_counters after = emu_count();
+    g.stop = true;
+    pthread_join(thread, &failed);
+    assert_null(failed);
+    assert_true(after.replays > before.replays);
+    mf_model_close(m);
+}
+#endif
+
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits),
+#ifdef COUNT_CUDA
+                                       cmocka_unit_test(memory_is_given_back_while_a_pass_is_recorded)
+#endif
+    };
     if (argc < 3) return 2;
     tiny_checkpoint = argv[1];
     backend = argv[2];

@@ -63,7 +63,8 @@ static void on_gone(void *user, http_conn *conn, void *state) {
     (void)state;
 }
 
-static char *on_problem(void *user, const char *path, int status, const char *sentence) {
+static char *on_problem(void *user, const char *path, const http_parser *head, int status, const char *sentence) {
+    (void)head;
     (void)user;
     (void)status;
     (void)path;

@@ -73,6 +73,13 @@ static const char *const NAMES[][2] = {
     {"mlp.experts.down_proj", "ffn_down_exps.weight"},
     {"experts.gate_up_proj", "ffn_gate_up_exps.weight"},
     {"experts.down_proj", "ffn_down_exps.weight"},
+    {"feed_forward.router.weight", "ffn_gate_inp.weight"},
+    {"feed_forward.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
+    {"feed_forward.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
+    {"feed_forward.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
+    {"feed_forward.gate_proj.weight", "ffn_gate.weight"},
+    {"feed_forward.up_proj.weight", "ffn_up.weight"},
+    {"feed_forward.down_proj.weight", "ffn_down.weight"},
     {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
     {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
     {"post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"},
@@ -259,6 +266,24 @@ static void put_halves(int layer, const char *ours, const char *gate, const char
     free(x);
 }
 
+/* Columns [first, first + n) of experts that are stored [experts][in][out], as rows. */
+static void put_turned(int layer, const char *ours, const char *theirs, int half, int halves) {
+    char name[200], to[200];
+    snprintf(name, sizeof name, "model.layers.%d.%s", layer, ours);
+    snprintf(to, sizeof to, "blk.%d.%s", layer, theirs);
+    const mf__entry *e = mf__catalog_find(cat, name);
+    if (!e) return;
+    int64_t planes = e->dims[0], cols = e->dims[1], all = e->dims[2], rows = all / halves;
+    float *x = values(name, planes * cols * all), *y = malloc((size_t)(planes * cols * rows) * sizeof *y);
+    CHECK(y);
+    for (int64_t p = 0; p < planes; p++)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++) y[(p * rows + r) * cols + c] = x[(p * cols + c) * all + half * rows + r];
+    tensor(to, y, cols, rows, planes);
+    free(y);
+    free(x);
+}
+
 static void put_layer(int l) {
     for (size_t i = 0; i < sizeof NAMES / sizeof NAMES[0]; i++) {
         char ours[200], theirs[200];
@@ -277,6 +302,9 @@ static void put_layer(int l) {
         put_halves(l, "mlp.experts.gate_up_proj", "ffn_gate_exps.weight", "ffn_up_exps.weight");
         put_halves(l, "mlp.shared_experts.gate_up_proj.weight", "ffn_gate_shexp.weight", "ffn_up_shexp.weight");
     }
+    put_turned(l, "feed_forward.experts.gate_up_proj", "ffn_gate_exps.weight", 0, 2);
+    put_turned(l, "feed_forward.experts.gate_up_proj", "ffn_up_exps.weight", 1, 2);
+    put_turned(l, "feed_forward.experts.down_proj", "ffn_down_exps.weight", 0, 1);
     char kv_b[64];
     snprintf(kv_b, sizeof kv_b, "model.layers.%d.self_attn.kv_b_proj.weight", l);
     if (mf__catalog_find(cat, kv_b)) split_kv_b(l);
@@ -412,6 +440,11 @@ static void kind_keys(void) {
         key_u32("attention.indexer.local_blocks", number("index_local_blocks"));
         key_u32("attention.indexer.top_k", number("index_topk_blocks"));
     }
+    if (is("llama4")) {
+        key_u32("interleave_moe_layer_step", number("interleave_moe_layer_step"));
+        key_u32("attention.sliding_window", number("attention_chunk_size"));
+        key_u32("attention.temperature_length", number("floor_scale"));
+    }
     if (is("glm-dsa")) list("attention.indexer.types", "indexer_types", "full", 1, 0);
     if (is("hunyuan-moe")) key_u32("expert_shared_feed_forward_length", number("intermediate_size"));
     if (is("hy_v3")) key_u32("expert_shared_feed_forward_length", number("moe_intermediate_size"));
@@ -446,7 +479,11 @@ static void metadata(void) {
     key_u32("attention.head_count", number("num_attention_heads"));
     key_f32("attention.layer_norm_rms_epsilon",
             real_in(config, is("nemotron_h_moe") ? "layer_norm_epsilon" : "rms_norm_eps", 1e-6));
-    copy("feed_forward_length", is("minimax-m3") ? "dense_intermediate_size" : "intermediate_size", NULL);
+    copy("feed_forward_length",
+         is("minimax-m3") ? "dense_intermediate_size"
+         : is("llama4")   ? "intermediate_size_mlp"
+                          : "intermediate_size",
+         NULL);
     if (json_is_integer(json_object_get(config, "sliding_window")) && !is("qwen2moe"))
         copy("attention.sliding_window", "sliding_window", NULL);
     copy("attention.indexer.head_count", "index_n_heads", NULL);
@@ -474,6 +511,7 @@ static void rope_freqs(void) {
 
 bool later_family(const char *type, const json_t *the_config, const mf__catalog *the_cat, int files) {
     static const char *const archs[][2] = {{"mixtral", "llama"},
+                                           {"llama4_text", "llama4"},
                                            {"olmoe", "olmoe"},
                                            {"qwen2_moe", "qwen2moe"},
                                            {"dots1", "dots1"},

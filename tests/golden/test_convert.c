@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "convert/calibrate.h"
 #include "convert/convert.h"
 #include "convert/encode.h"
 #include "convert/sample.h"
@@ -255,7 +256,7 @@ static void test_calibrated_bytes(void **state) {
  * of threads. */
 static void test_nonfinite_rows_stay_apart(void **state) {
     enum { ROWS = 70, COLS = 64, GROUP = 32, BITS = 3, ROW = COLS * BITS / 8, SCALES = COLS / GROUP * 2 };
-    static float from[ROWS][COLS], factor[COLS][COLS], scratch[3 * 2 * COLS];
+    static float from[ROWS][COLS], factor[COLS][COLS];
     static uint8_t first[ROWS][ROW + 2 * SCALES], bytes[ROWS][ROW + 2 * SCALES];
     uint8_t data[ROWS * ROW], scales[ROWS * SCALES], biases[ROWS * SCALES];
     uint32_t seed = 5;
@@ -267,6 +268,7 @@ static void test_nonfinite_rows_stay_apart(void **state) {
     for (int i = 0; i < COLS; i++)
         for (int k = i; k < COLS; k++) factor[i][k] = i == k ? 1 : 0.3f;
     float *strips = malloc((size_t)(3 * mf__encode_strip(COLS)) * sizeof *strips);
+    float *scratch = malloc((size_t)(3 * mf__encode_scratch(COLS)) * sizeof *scratch);
     mf__tensor stored = {.type = MF_TYPE_F32, .n_planes = 1, .n_rows = ROWS, .n_cols = COLS, .data = from};
     for (int run = 0; run < 4; run++) { /* all are finite; then one is not, with 1, 2 and 3 threads */
         mf__source src = mf__source_plain(&stored);
@@ -299,6 +301,24 @@ static void test_nonfinite_rows_stay_apart(void **state) {
         if (run == 0) memcpy(first, bytes, sizeof first);
     }
     free(strips);
+    free(scratch);
+}
+
+/* A sample of the same sizes is of no use to experts that have no gate. */
+static void gateless_experts_are_refused(const mf__convert_options *opt, const mf__sample_shape *shape) {
+    static mf__plan plan;
+    mf__calibrator *none;
+    mf_error err;
+    plan = (mf__plan){.opt = opt};
+    plan.bp.config.family = &mf__nemotron_h;
+    plan.bp.config.n_layers = shape->n_layers;
+    plan.bp.config.n_hidden = (int32_t)shape->n_hidden;
+    plan.bp.config.moe.n_experts = shape->n_experts;
+    plan.bp.config.moe.n_inner = 32;
+    plan.bp.config.moe.glu.kind = MF_GLU_SQUARES;
+    assert_int_equal(mf__calibrator_open(&plan, NULL, 0, &none, &err), MF_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "without a gate, as those of the family nemotron_h"));
+    assert_null(none);
 }
 
 /* What a calibration cannot be for is said before anything is written; work of another calibration is not gone on
@@ -318,6 +338,7 @@ static void test_calibrations_that_cannot_be(void **state) {
     calibrated(&opt, other, 1, false);
     assert_int_equal(convert(&opt, &w, &err), MF_E_MISMATCH);
     assert_non_null(strstr(err.text, "the calibration is of a model with 3 layers, 4 experts"));
+    gateless_experts_are_refused(&opt, &shape);
     assert_false(mf__path_exists(target) || mf__path_exists(partial));
     calibrated(&opt, sample, 1, false);
     assert_int_equal(convert(&opt, &half, &err), MF_E_CANCELLED);
@@ -445,6 +466,39 @@ static void test_small_copies_are_small(void **state) {
     }
 }
 
+/* Single matrices of small copies can have other widths, as long as a copy is smaller than its expert. */
+static void test_small_copies_have_their_own_widths(void **state) {
+    (void)state;
+    mf__convert_options opt;
+    mf__verify_options how = {0};
+    watch w = {.stop_at = -1};
+    mf__native n;
+    mf__expert_layout small;
+    mf_error err = {0};
+    int n_experts = 0;
+    mf__convert_options_init(&opt);
+    opt.expert_bits = 4;
+    opt.also_bits = 3;
+    opt.also_part_bits[MF_PART_DOWN] = 4;
+    assert_int_equal(convert(&opt, &w, NULL), MF_OK);
+    assert_int_equal(mf__native_open(target, &n, NULL), MF_OK);
+    const json_t *set = json_object_get(json_object_get(n.manifest, "moeflux"), "experts_2bit");
+    assert_int_equal(mf__native_experts_parse(set, &small, &n_experts, NULL), MF_OK);
+    static const int bits[] = {3, 3, 4};
+    for (int p = 0; p < MF_PART_COUNT; p++) assert_int_equal(small.part[p].bits, bits[p]);
+    mf__native_close(&n);
+    assert_int_equal(mf__verify(target, &how, NULL, NULL), MF_OK);
+    if (mf__verify_against(target, tiny_checkpoint, &how, NULL, &err))
+        fail_msg("%s", err.text); /* by what it says of itself */
+    assert_int_equal(mf__dir_remove(target, NULL), MF_OK);
+    opt.expert_bits = 3;
+    assert_int_equal(convert(&opt, &w, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "would be of no use"));
+    opt.also_part_bits[MF_PART_DOWN] = 7;
+    assert_int_equal(convert(&opt, &w, &err), MF_E_INVALID);
+    assert_non_null(strstr(err.text, "small copies' down: 7 bits"));
+}
+
 /* ---- mixed widths ---- */
 
 static void test_parts_have_their_own_widths(void **state) {
@@ -553,6 +607,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_calibrated_against_its_source),
         cmocka_unit_test(test_calibrated_experts_of_few_bits),
         cmocka_unit_test(test_small_copies_are_small),
+        cmocka_unit_test(test_small_copies_have_their_own_widths),
         cmocka_unit_test(test_parts_have_their_own_widths),
         cmocka_unit_test(test_bits_are_spent_near_the_target),
         cmocka_unit_test(test_shards_are_synced),

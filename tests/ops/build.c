@@ -101,7 +101,8 @@ void build_mla_picked(mf__graph *g, const op_case *c) {
 }
 
 void build_sigmoid_gate(mf__graph *g, const op_case *c) {
-    mf__g_sigmoid_gate(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, c->cols));
+    int32_t gates = c->rows ? c->rows : c->cols; /* rows: gates, each for several columns */
+    mf__g_sigmoid_gate(g, mf__g_in_act(g, MF_PORT_SHARED, c->cols), mf__g_in_act(g, MF_PORT_PAIRS, gates));
 }
 
 void build_conv1d(mf__graph *g, const op_case *c) {
@@ -215,6 +216,18 @@ void build_route(mf__graph *g, const op_case *c) {
     mf__w bias = c->option ? mf__g_vector(g, "bias", 1, c->p.route.n_experts) : MF_NO_WEIGHT;
     mf__w factors = c->rows ? mf__g_vector(g, "factors", 1, c->p.route.n_experts) : MF_NO_WEIGHT;
     mf__g_route(g, logits, bias, factors, c->p, &ids, &shares);
+}
+
+/* rows: choices, p: how many of them are experts */
+void build_identity(mf__graph *g, const op_case *c) {
+    int32_t top = c->p.identity.top_k;
+    mf__normed x = mf__g_in_normed(g, MF_PORT_H_POST, c->cols);
+    mf__ids ids = mf__g_in_ids(g, top);
+    mf__g_identity(g, x, ids, mf__g_in_shares(g, top), c->p.identity.n_experts);
+}
+
+void build_weigh(mf__graph *g, const op_case *c) {
+    mf__g_weigh(g, mf__g_in_normed(g, MF_PORT_H_POST, c->cols), mf__g_in_shares(g, 1));
 }
 
 void build_glu(mf__graph *g, const op_case *c) {

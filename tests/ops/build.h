@@ -36,6 +36,8 @@ void build_route_given(mf__graph *g, const op_case *c);
 void build_add(mf__graph *g, const op_case *c);
 void build_map(mf__graph *g, const op_case *c);
 void build_route(mf__graph *g, const op_case *c);
+void build_identity(mf__graph *g, const op_case *c);
+void build_weigh(mf__graph *g, const op_case *c);
 void build_glu(mf__graph *g, const op_case *c);
 void build_experts(mf__graph *g, const op_case *c);
 void build_combine(mf__graph *g, const op_case *c);

@@ -157,6 +157,10 @@ static void fill_index_nan(op_rig *rig) {
     {                                                                                                                  \
         .attn = {.n_heads = h, .n_kv_heads = kv, .head_dim = d, .scale = 0.35f, .window = w }                          \
     }
+#define CHUNK(h, kv, d, w)                                                                                             \
+    {                                                                                                                  \
+        .attn = {.n_heads = h, .n_kv_heads = kv, .head_dim = d, .scale = 0.35f, .window = w, .chunked = true }         \
+    }
 #define VALUES(h, kv, d, v, w)                                                                                         \
     {                                                                                                                  \
         .attn = {.n_heads = h, .n_kv_heads = kv, .head_dim = d, .v_dim = v, .scale = 0.35f, .window = w }              \
@@ -334,6 +338,12 @@ const op_case OP_CASES[] = {
      .v_cols = 16, .option = true},
     {"attention window, sinks", 2e-6, build_attention, expect_attention, .seqs = MANY, .p = WINDOW(4, 2, 8, 5),
      .k_cols = 16, .v_cols = 16, .option = true},
+    {"attention chunk", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}},
+     .p = CHUNK(4, 2, 8, 4), .k_cols = 16, .v_cols = 16},
+    {"attention chunk of one", 2e-6, build_attention, expect_attention, .seqs = FEW, .p = CHUNK(2, 2, 8, 1),
+     .k_cols = 16, .v_cols = 16},
+    {"attention chunks f16", 2e-6, build_attention, expect_attention, .seqs = LATE, .p = CHUNK(4, 1, 8, 7), .k_cols = 8,
+     .v_cols = 8, .kv_type = MF_TYPE_F16},
     {"attention f16", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}}, .p = ATTN(6, 3, 13),
      .k_cols = 39, .v_cols = 39, .kv_type = MF_TYPE_F16},
     {"attention int8", 2e-6, build_attention, expect_attention, .seqs = {{7, 2}, {1, 11}, {1, 12}}, .p = ATTN(6, 3, 40),
@@ -427,6 +437,7 @@ const op_case OP_CASES[] = {
      .p = MLA(3, 80, 8, 4, 6, MF_MLA_UNABSORBED), .k_cols = 80, .v_cols = 4, .kv_type = MF_TYPE_I8},
 
     {"sigmoid_gate", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, .seqs = FEW, .cols = 24},
+    {"sigmoid_gate per head", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, .seqs = MANY, .cols = 52, .rows = 4},
     {"sigmoid_gate extreme", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, fill_extremes, .seqs = FEW, .cols = 24},
 
     {"conv1d", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 4, false}}},
@@ -475,10 +486,15 @@ const op_case OP_CASES[] = {
     {"map cap", 1e-6, build_map, expect_map, fill_large, .seqs = MANY, .cols = 500, .p = MAP(CAP, 30, 0)},
     {"map position", 1e-6, build_map, expect_map, .seqs = LATE, .cols = 24, .p = MAP(POSITION, 0.1f, 32)},
     {"map position, few", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(POSITION, 0.5f, 3)},
+    {"map position, from", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24,
+     .p = {.map = {.kind = MF_MAP_POSITION, .a = 0.5f, .b = 3, .c = 1}}},
     {"glu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24},
     {"glu clamped", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = CLAMPED(0.5f)},
     {"glu clamped extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24, .p = CLAMPED(7)},
     {"glu limited", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_LIMITED, 0, 0.5f}}},
+    {"glu cut", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_CUT, 0, 0.2f}}},
+    {"glu cut extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24,
+     .p = {.glu = {MF_GLU_CUT, 0, 7}}},
     {"glu product", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_PRODUCT, 0, 0}}},
     {"glu gelu", 1e-6, build_glu, expect_glu, .seqs = FEW, .cols = 24, .p = {.glu = {MF_GLU_GELU, 0, 0}}},
     {"glu gelu extreme", 1e-6, build_glu, expect_glu, fill_extremes, .seqs = FEW, .cols = 24,
@@ -509,6 +525,15 @@ const op_case OP_CASES[] = {
      .p = ROUTE(MF_ROUTE_SQRT_SOFTPLUS, 24, 3, 1, 1, true, 1.5f)},
     {"route top-k softmax", 2e-6, build_route, expect_route, .seqs = MANY,
      .p = ROUTE(MF_ROUTE_TOPK_SOFTMAX, 24, 4, 1, 1, false, 1)},
+    {"route top-k sigmoid", 2e-6, build_route, expect_route, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_TOPK_SIGMOID, 24, 1, 1, 1, false, 1)},
+    {"route top-k sigmoid large", 2e-6, build_route, expect_route, fill_large, .seqs = MANY,
+     .p = ROUTE(MF_ROUTE_TOPK_SIGMOID, 24, 3, 1, 1, false, 1)},
+    {"identity", 1e-6, build_identity, expect_identity, .seqs = MANY, .cols = 70, .rows = 9,
+     .p = {.identity = {.n_experts = 5, .top_k = 3}}},
+    {"identity alone", 1e-6, build_identity, expect_identity, .seqs = MANY, .cols = 16, .rows = 6,
+     .p = {.identity = {.n_experts = 1, .top_k = 4}}},
+    {"weigh", 1e-6, build_weigh, expect_weigh, .seqs = MANY, .cols = 70},
     {"route sigmoid", 2e-6, build_route, expect_route, .seqs = MANY,
      .p = ROUTE(MF_ROUTE_SIGMOID, 24, 5, 1, 1, true, 2.5f)},
     {"route sigmoid bias", 2e-6, build_route, expect_route, .seqs = MANY, .option = true,

@@ -80,6 +80,7 @@ double expect_act(const mf__glu *glu, double gate, double up) {
     double limit = glu->limit;
     if (glu->kind == MF_GLU_SILU) return silu(gate) * up;
     if (glu->kind == MF_GLU_LIMITED) return silu(fmin(gate, limit)) * fmax(fmin(up, limit), -limit);
+    if (glu->kind == MF_GLU_CUT) return fmin(silu(gate), limit) * fmax(fmin(up, limit), -limit);
     if (glu->kind == MF_GLU_PRODUCT) return gate * up;
     if (glu->kind == MF_GLU_GELU)
         return up * gate / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (gate + 0.044715 * pow(gate, 3))));
@@ -95,8 +96,9 @@ void expect_glu(const op_rig *rig, op_result *want) {
 }
 
 void expect_sigmoid_gate(const op_rig *rig, op_result *want) {
+    int64_t part = op_in_cols(rig, 0) / op_in_cols(rig, 1);
     for (int64_t i = 0; i < (int64_t)rig->n_rows * op_in_cols(rig, 0); i++)
-        op_out(rig, want, 0)[i] = op_in(rig, 0, i) * sigmoid(op_in(rig, 1, i));
+        op_out(rig, want, 0)[i] = op_in(rig, 0, i) * sigmoid(op_in(rig, 1, i / part));
 }
 
 /* Head j: channels [2 dim j, 2 dim j + dim) are the query, the dim after them the gate. */
@@ -131,7 +133,7 @@ void expect_map(const op_rig *rig, op_result *want) {
         if (p->map.kind == MF_MAP_CLAMP) y = x > a ? a : x < -a ? -a : x;
         if (p->map.kind == MF_MAP_SQUARE) y = x > 0 ? x * x : 0;
         if (p->map.kind == MF_MAP_CAP) y = a * tanh(x / a);
-        if (p->map.kind == MF_MAP_POSITION) y = x * (1 + a * log(1 + floor((double)pos / p->map.b)));
+        if (p->map.kind == MF_MAP_POSITION) y = x * (1 + a * log(1 + floor(((double)pos + p->map.c) / p->map.b)));
         op_out(rig, want, 0)[i] = y;
     }
 }
@@ -203,7 +205,8 @@ void expect_attention(const op_rig *rig, op_result *want) {
             for (int64_t i = 0; i <= pos; i++) {
                 double dot = 0;
                 for (int32_t c = 0; c < dim; c++) dot += op_in(rig, 0, q + c) * kv[op_k_at(rig, i) + kv_head * dim + c];
-                bool seen = !p->attn.window || pos - i < p->attn.window;
+                bool seen = !p->attn.window ||
+                            (p->attn.chunked ? pos / p->attn.window == i / p->attn.window : pos - i < p->attn.window);
                 int64_t list = t * (int64_t)p->attn.n_lists + (int64_t)h * p->attn.n_lists / heads;
                 seen = seen && is_picked(rig, list * p->attn.n_picks, p->attn.n_picks, p->attn.block, i);
                 total += weight[i] = seen ? exp(dot * p->attn.scale) : 0; /* scores of test data are small */

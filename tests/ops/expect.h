@@ -33,6 +33,8 @@ int op_sequence_of(const op_rig *rig, int32_t row, int64_t *pos);
 void expect_add(const op_rig *rig, op_result *want);
 void expect_map(const op_rig *rig, op_result *want);
 void expect_route(const op_rig *rig, op_result *want);
+void expect_identity(const op_rig *rig, op_result *want);
+void expect_weigh(const op_rig *rig, op_result *want);
 void expect_glu(const op_rig *rig, op_result *want);
 void expect_experts(const op_rig *rig, op_result *want);
 void expect_combine(const op_rig *rig, op_result *want);

@@ -46,9 +46,8 @@ static void route_row(const op_rig *rig, int64_t t, double *ids, double *shares)
     double choice[MAX_EXPERTS], value[MAX_EXPERTS], all = 0, sum = 0;
     for (int e = 0; e < n; e++) {
         double x = op_in(rig, 0, t * n + e);
-        value[e] = p->route.kind == MF_ROUTE_SIGMOID         ? sigmoid(x)
-                   : p->route.kind == MF_ROUTE_SQRT_SOFTPLUS ? sqrt(log1p(exp(x)))
-                                                             : exp(x);
+        bool sigmoids = p->route.kind == MF_ROUTE_SIGMOID || p->route.kind == MF_ROUTE_TOPK_SIGMOID;
+        value[e] = sigmoids ? sigmoid(x) : p->route.kind == MF_ROUTE_SQRT_SOFTPLUS ? sqrt(log1p(exp(x))) : exp(x);
         all += value[e];
     }
     for (int e = 0; e < n; e++) {
@@ -77,6 +76,34 @@ void expect_route(const op_rig *rig, op_result *want) {
         route_row(rig, t, op_out(rig, want, 0) + t * k, op_out(rig, want, 1) + t * k);
 }
 
+/* Ids that are no experts: their shares times x; they go to the first of the others, for nothing. */
+void expect_identity(const op_rig *rig, op_result *want) {
+    int64_t cols = op_in_cols(rig, 0), top = op_in_cols(rig, 2);
+    const int32_t *ids = rig->in[rig->op->in[1]];
+    for (int64_t t = 0; t < rig->n_rows; t++, ids += top) {
+        double sum = 0, first = -1;
+        for (int64_t k = 0; k < top; k++) {
+            bool real = ids[k] < rig->op->p.identity.n_experts;
+            if (real && first < 0) first = ids[k];
+            sum += real ? 0 : op_in(rig, 2, t * top + k);
+        }
+        for (int64_t k = 0; k < top; k++) {
+            bool real = ids[k] < rig->op->p.identity.n_experts;
+            op_out(rig, want, 1)[t * top + k] = real ? ids[k] : first < 0 ? 0 : first;
+            op_out(rig, want, 2)[t * top + k] = real ? op_in(rig, 2, t * top + k) : 0;
+        }
+        for (int64_t c = 0; c < cols; c++) op_out(rig, want, 0)[t * cols + c] = sum * op_in(rig, 0, t * cols + c);
+    }
+}
+
+/* The first output is x times the share, the second the share as it is for combine. */
+void expect_weigh(const op_rig *rig, op_result *want) {
+    int64_t cols = op_in_cols(rig, 0);
+    for (int64_t i = 0; i < rig->n_rows * cols; i++)
+        op_out(rig, want, 0)[i] = op_in(rig, 0, i) * op_in(rig, 1, i / cols);
+    for (int64_t t = 0; t < rig->n_rows; t++) op_out(rig, want, 1)[t] = 1;
+}
+
 /* ---- experts --------------------------------------------------------------------------------------------------- */
 
 static double *part_values(const op_rig *rig, int32_t expert, mf__expert_part part) {
@@ -97,36 +124,39 @@ static double bias_of(const op_rig *rig, int32_t expert, mf__expert_part part, i
 }
 
 /* y = W_down act(W_gate x + b_gate, W_up x + b_up) + b_down, one inner channel after the other */
-static void expert_row(const op_rig *rig, int32_t expert, int64_t t, double *y) {
+static void expert_row(const op_rig *rig, int32_t expert, double *const parts[MF_PART_COUNT], int64_t t, double *y) {
     int32_t hidden = op_in_cols(rig, 0), inner = rig->op->p.moe.n_inner;
-    double *gate = part_values(rig, expert, MF_PART_GATE), *up = part_values(rig, expert, MF_PART_UP);
-    double *down = part_values(rig, expert, MF_PART_DOWN);
+    const double *gate = parts[MF_PART_GATE], *up = parts[MF_PART_UP], *down = parts[MF_PART_DOWN];
     bool squares = rig->op->p.moe.glu.kind == MF_GLU_SQUARES;
     int32_t wide = squares ? 2 * inner : inner;
     for (int32_t c = 0; c < hidden; c++) y[c] = bias_of(rig, expert, MF_PART_DOWN, c);
     for (int32_t i = 0; i < inner; i++) {
         double a = bias_of(rig, expert, MF_PART_GATE, i), b = bias_of(rig, expert, MF_PART_UP, i);
         for (int32_t c = 0; c < hidden; c++) {
-            a += gate[i * hidden + c] * op_in(rig, 0, t * hidden + c);
-            b += up[i * hidden + c] * op_in(rig, 0, t * hidden + c);
+            double x = op_in(rig, 0, t * hidden + c);
+            a += gate[i * hidden + c] * x;
+            b += up[i * hidden + c] * x;
         }
-        for (int32_t c = 0; !squares && c < hidden; c++)
-            y[c] += down[c * wide + i] * expect_act(&rig->op->p.moe.glu, a, b);
-        for (int32_t c = 0; squares && c < hidden; c++)
-            y[c] += down[c * wide + i] * pow(fmax(a, 0), 2) + down[c * wide + inner + i] * pow(fmax(b, 0), 2);
+        if (squares) {
+            for (int32_t c = 0; c < hidden; c++)
+                y[c] += down[c * wide + i] * pow(fmax(a, 0), 2) + down[c * wide + inner + i] * pow(fmax(b, 0), 2);
+            continue;
+        }
+        double act = expect_act(&rig->op->p.moe.glu, a, b);
+        for (int32_t c = 0; c < hidden; c++) y[c] += down[c * wide + i] * act;
     }
-    free(gate);
-    free(up);
-    free(down);
 }
 
 /* Pairs of experts that are not in the bank stay as they were. */
 void expect_experts(const op_rig *rig, op_result *want) {
     int32_t hidden = op_in_cols(rig, 0), top = rig->op->p.moe.top_k;
-    for (int64_t i = 0; i < (int64_t)rig->n_rows * top; i++) {
-        int32_t expert = op_in_id(rig, 1, i);
-        if (rig->c->every_other && expert % 2) continue;
-        expert_row(rig, expert, i / top, op_out(rig, want, 0) + i * hidden);
+    for (int32_t e = 0; e < rig->c->n_experts; e++) {
+        if (rig->c->every_other && e % 2) continue;
+        double *parts[MF_PART_COUNT];
+        for (int p = 0; p < MF_PART_COUNT; p++) parts[p] = part_values(rig, e, (mf__expert_part)p);
+        for (int64_t i = 0; i < (int64_t)rig->n_rows * top; i++)
+            if (op_in_id(rig, 1, i) == e) expert_row(rig, e, parts, i / top, op_out(rig, want, 0) + i * hidden);
+        for (int p = 0; p < MF_PART_COUNT; p++) free(parts[p]);
     }
 }
 

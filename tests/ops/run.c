@@ -41,8 +41,7 @@ static void *upload(mf__backend *be, const void *from, int64_t bytes) {
     return mem;
 }
 
-/* n NaNs: whoever reads them shows it. */
-/* The first values of others, and then no numbers. */
+/* n values: the first n_first of `first`, then NaNs, which show whoever reads them. */
 static void *rubbish_behind(mf__backend *be, const float *first, int64_t n_first, int64_t n) {
     float *nans = malloc((size_t)(n + 1) * sizeof *nans);
     assert_non_null(nans);

@@ -18,32 +18,48 @@
 static const op_mode TOGETHER = {"together", OP_TOGETHER, false, 1, 0},
                      ROW_BY_ROW = {"row by row", OP_ROW_BY_ROW, true, 2, 0};
 
-/* Runs the case and compares it with the expectation; row by row gives the same within the tolerance. */
-static void run_case(const op_case *c, const op_rack *r, double tolerance, bool cut) {
-    op_rig rig;
-    op_result want, got;
-    char what[160];
-    op_rig_init(&rig, c);
-    if (!r->be->supports(r->be, rig.op)) {
-        op_rig_free(&rig);
-        return;
-    }
-    op_result_init(&want, &rig);
-    c->expect(&rig, &want);
+/* The cpu backend on each instruction set that is chosen. */
+typedef struct racks {
+    op_rack of[MF_CPU_LEVELS];
+    int n;
+} racks;
+
+static racks open_levels(bool exact, int n_threads) {
+    racks all = {.n = 0};
+    for (mf__cpu_level level = MF_CPU_SCALAR; level < MF_CPU_LEVELS; level++)
+        if (op_level_chosen(level)) all.of[all.n++] = op_open_cpu(level, exact, n_threads);
+    return all;
+}
+
+static void close_levels(racks *all) {
+    for (int i = 0; i < all->n; i++) op_close(&all->of[i]);
+}
+
+/* Row by row gives the same within the tolerance. */
+static void run_on(const op_rack *r, op_rig *rig, const op_result *want, double tolerance, bool cut) {
+    if (!r->be->supports(r->be, rig->op)) return;
     for (int pass = 0; pass < (cut ? 2 : 1); pass++) {
-        op_result_init(&got, &rig);
-        op_run(&rig, r->be, pass ? &ROW_BY_ROW : &TOGETHER, &got);
-        snprintf(what, sizeof what, "%s on %s%s", c->name, r->name, pass ? ", row by row" : "");
-        op_compare(&rig, what, &got, &want, tolerance);
+        op_result got;
+        char what[160];
+        op_result_init(&got, rig);
+        op_run(rig, r->be, pass ? &ROW_BY_ROW : &TOGETHER, &got);
+        snprintf(what, sizeof what, "%s on %s%s", rig->c->name, r->name, pass ? ", row by row" : "");
+        op_compare(rig, what, &got, want, tolerance);
         op_result_free(&got);
     }
+}
+
+/* Runs the case everywhere and compares it with the expectation, which takes most of the time and is made once. */
+static void run_case(const op_case *c, const racks *all, double tolerance, bool cut) {
+    op_rig rig;
+    op_result want;
+    op_rig_init(&rig, c);
+    op_result_init(&want, &rig);
+    c->expect(&rig, &want);
+    for (int i = 0; i < all->n; i++) run_on(&all->of[i], &rig, &want, tolerance, cut);
     op_result_free(&want);
     op_rig_free(&rig);
 }
-
-#define EACH_LEVEL(level)                                                                                              \
-    for (mf__cpu_level level = MF_CPU_SCALAR; level < MF_CPU_LEVELS; level++)                                          \
-        if (op_level_chosen(level))
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
@@ -52,82 +68,76 @@ static void test_int8_products(void **state) {
     static const int32_t TOKENS[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20, 21, 33, 64};
     static const int BITS[] = {0, 2, 3, 4, 5, 6, 8}, GROUPS[] = {32, 64, 128}; /* 0: MXFP4, in groups of 32 alone */
     (void)state;
-    EACH_LEVEL(level) {
-        op_rack r = op_open_cpu(level, false, 3);
-        for (size_t b = 0; b < MF__COUNT(BITS); b++)
-            for (size_t g = 0; g < (BITS[b] ? MF__COUNT(GROUPS) : 1); g++)
-                for (size_t t = 0; t < MF__COUNT(TOKENS); t++) {
-                    char name[64];
-                    snprintf(name, sizeof name, "%d bits, groups of %d, %d tokens", BITS[b], GROUPS[g], TOKENS[t]);
-                    op_case c = {.name = name,
-                                 .build = build_matmul,
-                                 .expect = expect_matmul,
-                                 .fill = fill_planes,
-                                 .seqs = {{TOKENS[t], 0}},
-                                 .cols = GROUPS[g] * (t % 2 ? 3 : 1), /* odd numbers of groups */
-                                 .rows = t % 3 ? 21 : 8,
-                                 .option = t % 2,
-                                 .w_type = BITS[b] ? MF_TYPE_AFFINE : MF_TYPE_MXFP4,
-                                 .bits = BITS[b] ? BITS[b] : 4,
-                                 .group = GROUPS[g]};
-                    run_case(&c, &r, 3e-6, false);
-                    if (BITS[b] != 4) continue;
-                    c.cols = GROUPS[g] * 4; /* whole pairs of vectors: nibbles that stay packed */
-                    run_case(&c, &r, 3e-6, false);
-                }
-        op_close(&r);
-    }
+    racks all = open_levels(false, 3);
+    for (size_t b = 0; b < MF__COUNT(BITS); b++)
+        for (size_t g = 0; g < (BITS[b] ? MF__COUNT(GROUPS) : 1); g++)
+            for (size_t t = 0; t < MF__COUNT(TOKENS); t++) {
+                char name[64];
+                snprintf(name, sizeof name, "%d bits, groups of %d, %d tokens", BITS[b], GROUPS[g], TOKENS[t]);
+                op_case c = {.name = name,
+                             .build = build_matmul,
+                             .expect = expect_matmul,
+                             .fill = fill_planes,
+                             .seqs = {{TOKENS[t], 0}},
+                             .cols = GROUPS[g] * (t % 2 ? 3 : 1), /* odd numbers of groups */
+                             .rows = t % 3 ? 21 : 8,
+                             .option = t % 2,
+                             .w_type = BITS[b] ? MF_TYPE_AFFINE : MF_TYPE_MXFP4,
+                             .bits = BITS[b] ? BITS[b] : 4,
+                             .group = GROUPS[g]};
+                run_case(&c, &all, 3e-6, false);
+                if (BITS[b] != 4) continue;
+                c.cols = GROUPS[g] * 4; /* whole pairs of vectors: nibbles that stay packed */
+                run_case(&c, &all, 3e-6, false);
+            }
+    close_levels(&all);
 }
 
 /* More tokens than a batch, more rows than tiles, and as many groups as are turned at a time. */
 static void test_long_passes(void **state) {
     static const int BITS[] = {0, 4, 6, 8};
     (void)state;
-    EACH_LEVEL(level) {
-        op_rack r = op_open_cpu(level, false, 2);
-        for (size_t b = 0; b < MF__COUNT(BITS); b++) {
-            op_case c = {.name = "a long pass",
-                         .build = build_matmul,
-                         .expect = expect_matmul,
-                         .fill = fill_planes,
-                         .seqs = {{129, 0}},
-                         .cols = 64 * 35,
-                         .rows = 37,
-                         .w_type = BITS[b] ? MF_TYPE_AFFINE : MF_TYPE_MXFP4,
-                         .bits = BITS[b] ? BITS[b] : 4,
-                         .group = BITS[b] ? 64 : 32};
-            run_case(&c, &r, 3e-6, false);
-            c.cols = 64 * 36;
-            run_case(&c, &r, 3e-6, false);
-        }
-        op_close(&r);
+    racks all = open_levels(false, 2);
+    for (size_t b = 0; b < MF__COUNT(BITS); b++) {
+        op_case c = {.name = "a long pass",
+                     .build = build_matmul,
+                     .expect = expect_matmul,
+                     .fill = fill_planes,
+                     .seqs = {{129, 0}},
+                     .cols = 64 * 35,
+                     .rows = 37,
+                     .w_type = BITS[b] ? MF_TYPE_AFFINE : MF_TYPE_MXFP4,
+                     .bits = BITS[b] ? BITS[b] : 4,
+                     .group = BITS[b] ? 64 : 32};
+        run_case(&c, &all, 3e-6, false);
+        c.cols = 64 * 36;
+        run_case(&c, &all, 3e-6, false);
     }
+    close_levels(&all);
 }
 
 /* More groups than are prepared at a time. */
 static void test_long_rows(void **state) {
     (void)state;
-    EACH_LEVEL(level) {
-        op_rack r = op_open_cpu(level, false, 2);
-        for (int tokens = 1; tokens <= 6; tokens += 5) {
-            op_case c = {.name = "long rows",
-                         .build = build_matmul,
-                         .expect = expect_matmul,
-                         .fill = fill_planes,
-                         .seqs = {{tokens, 0}},
-                         .cols = 32 * 131,
-                         .rows = 5,
-                         .w_type = MF_TYPE_AFFINE,
-                         .bits = 4,
-                         .group = 32};
-            run_case(&c, &r, 3e-6, false);
-            c.cols = 64 * 67, c.group = 64;
-            run_case(&c, &r, 3e-6, false);
-            c.bits = 8; /* rows that are not read side by side */
-            run_case(&c, &r, 3e-6, false);
-        }
-        op_close(&r);
+    racks all = open_levels(false, 2);
+    for (int tokens = 1; tokens <= 6; tokens += 5) {
+        op_case c = {.name = "long rows",
+                     .build = build_matmul,
+                     .expect = expect_matmul,
+                     .fill = fill_planes,
+                     .seqs = {{tokens, 0}},
+                     .cols = 32 * 131,
+                     .rows = 5,
+                     .w_type = MF_TYPE_AFFINE,
+                     .bits = 4,
+                     .group = 32};
+        run_case(&c, &all, 3e-6, false);
+        c.cols = 64 * 67, c.group = 64;
+        run_case(&c, &all, 3e-6, false);
+        c.bits = 8; /* rows that are not read side by side */
+        run_case(&c, &all, 3e-6, false);
     }
+    close_levels(&all);
 }
 
 static void test_float_products(void **state) {
@@ -135,54 +145,50 @@ static void test_float_products(void **state) {
     static const mf__type TYPES[] = {MF_TYPE_F32, MF_TYPE_F16, MF_TYPE_BF16, MF_TYPE_AFFINE};
     static const int32_t COLS[] = {7, 16, 31, 64, 100};
     (void)state;
-    EACH_LEVEL(level) {
-        op_rack r = op_open_cpu(level, true, 2);
-        for (size_t k = 0; k < MF__COUNT(TYPES); k++)
-            for (size_t t = 0; t < MF__COUNT(TOKENS); t++)
-                for (size_t i = 0; i < MF__COUNT(COLS); i++) {
-                    bool affine = TYPES[k] == MF_TYPE_AFFINE;
-                    op_case c = {.name = "float product",
-                                 .build = build_matmul,
-                                 .expect = expect_matmul,
-                                 .seqs = {{TOKENS[t], 0}},
-                                 .cols = affine ? 96 : COLS[i],
-                                 .rows = 1 + (int32_t)i * 5,
-                                 .w_type = TYPES[k],
-                                 .bits = 4,
-                                 .group = 32};
-                    run_case(&c, &r, 3e-6, false);
-                }
-        op_close(&r);
-    }
+    racks all = open_levels(true, 2);
+    for (size_t k = 0; k < MF__COUNT(TYPES); k++)
+        for (size_t t = 0; t < MF__COUNT(TOKENS); t++)
+            for (size_t i = 0; i < MF__COUNT(COLS); i++) {
+                bool affine = TYPES[k] == MF_TYPE_AFFINE;
+                op_case c = {.name = "float product",
+                             .build = build_matmul,
+                             .expect = expect_matmul,
+                             .seqs = {{TOKENS[t], 0}},
+                             .cols = affine ? 96 : COLS[i],
+                             .rows = 1 + (int32_t)i * 5,
+                             .w_type = TYPES[k],
+                             .bits = 4,
+                             .group = 32};
+                run_case(&c, &all, 3e-6, false);
+            }
+    close_levels(&all);
 }
 
 static void test_experts(void **state) {
     static const int32_t TOKENS[] = {1, 2, 5, 9, 40, 70};
     static const int BITS[] = {2, 4, 5, 8};
     (void)state;
-    EACH_LEVEL(level) {
-        for (int exact = 0; exact < (OP_INT8_ALONE ? 1 : 2); exact++) {
-            op_rack r = op_open_cpu(level, exact, 3);
-            for (size_t t = 0; t < MF__COUNT(TOKENS); t++)
-                for (size_t b = 0; b < MF__COUNT(BITS); b++) {
-                    bool cut = TOKENS[t] <= 9; /* a row of many is a row of few */
-                    op_case c = {.name = "experts",
-                                 .build = build_experts,
-                                 .expect = expect_experts,
-                                 .fill = NULL,
-                                 .seqs = {{TOKENS[t], 0}},
-                                 .cols = 128,
-                                 .p = {.moe = {.top_k = 3, .n_inner = 96}},
-                                 .n_experts = t % 2 ? 4 : 11,
-                                 .w_type = MF_TYPE_AFFINE,
-                                 .bits = BITS[b],
-                                 .group = 32};
-                    run_case(&c, &r, exact ? 4e-6 : 4e-4, cut);
-                    c.group = 64, c.p.moe.n_inner = 128;
-                    run_case(&c, &r, exact ? 4e-6 : 4e-4, cut);
-                }
-            op_close(&r);
-        }
+    for (int exact = 0; exact < (OP_INT8_ALONE ? 1 : 2); exact++) {
+        racks all = open_levels(exact, 3);
+        for (size_t t = 0; t < MF__COUNT(TOKENS); t++)
+            for (size_t b = 0; b < MF__COUNT(BITS); b++) {
+                bool cut = TOKENS[t] <= 9; /* a row of many is a row of few */
+                op_case c = {.name = "experts",
+                             .build = build_experts,
+                             .expect = expect_experts,
+                             .fill = NULL,
+                             .seqs = {{TOKENS[t], 0}},
+                             .cols = 128,
+                             .p = {.moe = {.top_k = 3, .n_inner = 96}},
+                             .n_experts = t % 2 ? 4 : 11,
+                             .w_type = MF_TYPE_AFFINE,
+                             .bits = BITS[b],
+                             .group = 32};
+                run_case(&c, &all, exact ? 4e-6 : 4e-4, cut);
+                c.group = 64, c.p.moe.n_inner = 128;
+                run_case(&c, &all, exact ? 4e-6 : 4e-4, cut);
+            }
+        close_levels(&all);
     }
 }
 
@@ -193,7 +199,7 @@ static void test_wide_experts(void **state) {
     return; /* minutes there, and neither about an instruction set nor for a sanitizer: all of it is in one arena */
 #endif
     if (!op_level_chosen(mf__cpu_level_best())) return; /* it takes a while: once is enough */
-    op_rack r = op_open_cpu(MF_CPU_BEST, false, 2);
+    racks all = {.of = {op_open_cpu(MF_CPU_BEST, false, 2)}, .n = 1};
     op_case c = {.name = "wide experts",
                  .build = build_experts,
                  .expect = expect_experts,
@@ -204,8 +210,8 @@ static void test_wide_experts(void **state) {
                  .w_type = MF_TYPE_AFFINE,
                  .bits = 4,
                  .group = 32};
-    run_case(&c, &r, 4e-4, false);
-    op_close(&r);
+    run_case(&c, &all, 4e-4, false);
+    close_levels(&all);
 }
 
 /* ---- attention and the delta rule in the widths of real models --------------------------------------------------- */
@@ -220,50 +226,48 @@ static void test_attention(void **state) {
                   {6, 2, 30, 33, 5},  {48, 2, 16, 2, 100}, {4, 4, 19, 70, 1},  {12, 4, 16, 130, 0},
                   {16, 2, 75, 1, 82}, {10, 2, 50, 1, 46},  {2, 1, 70, 3, 90}};
     (void)state;
-    EACH_LEVEL(level) {
-        op_rack r = op_open_cpu(level, false, 3);
-        for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
-            op_case c = {.name = "attention",
-                         .build = build_attention,
-                         .expect = expect_attention,
-                         .seqs = {{SHAPES[i].tokens, SHAPES[i].pos}, {1, 3}},
-                         .p = {.attn = {.n_heads = SHAPES[i].heads,
-                                        .n_kv_heads = SHAPES[i].kv_heads,
-                                        .head_dim = SHAPES[i].dim,
-                                        .scale = 0.3f,
-                                        .window = i % 3 ? 0 : 20}},
-                         .option = i % 3 < 2,
-                         .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
-                         .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim};
-            for (size_t t = 0; t < MF__COUNT(KV_TYPES); t++) {
-                c.kv_type = KV_TYPES[t];
-                run_case(&c, &r, 4e-6, i % 2);
-            }
+    racks all = open_levels(false, 3);
+    for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
+        op_case c = {.name = "attention",
+                     .build = build_attention,
+                     .expect = expect_attention,
+                     .seqs = {{SHAPES[i].tokens, SHAPES[i].pos}, {1, 3}},
+                     .p = {.attn = {.n_heads = SHAPES[i].heads,
+                                    .n_kv_heads = SHAPES[i].kv_heads,
+                                    .head_dim = SHAPES[i].dim,
+                                    .scale = 0.3f,
+                                    .window = i % 3 ? 0 : 20}},
+                     .option = i % 3 < 2,
+                     .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
+                     .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim};
+        for (size_t t = 0; t < MF__COUNT(KV_TYPES); t++) {
+            c.kv_type = KV_TYPES[t];
+            run_case(&c, &all, 4e-6, i % 2);
         }
-        op_close(&r);
     }
+    close_levels(&all);
 }
 
 /* The number of threads changes no bit, and the result is right. */
-static void run_on_one_and_five(const op_case *c, mf__cpu_level level, double tolerance) {
-    op_rack one = op_open_cpu(level, true, 1), five = op_open_cpu(level, true, 5);
+static void run_on_one_and_five(const op_case *c, const racks *one, const racks *five, double tolerance) {
     op_rig rig;
-    op_result r1, r5, want;
+    op_result want;
     op_rig_init(&rig, c);
-    op_result_init(&r1, &rig);
-    op_result_init(&r5, &rig);
     op_result_init(&want, &rig);
-    op_run(&rig, one.be, &TOGETHER, &r1);
-    op_run(&rig, five.be, &TOGETHER, &r5);
-    op_compare(&rig, c->name, &r5, &r1, 0);
     c->expect(&rig, &want);
-    op_compare(&rig, c->name, &r1, &want, tolerance);
-    op_result_free(&r1);
-    op_result_free(&r5);
+    for (int i = 0; i < one->n; i++) {
+        op_result r1, r5;
+        op_result_init(&r1, &rig);
+        op_result_init(&r5, &rig);
+        op_run(&rig, one->of[i].be, &TOGETHER, &r1);
+        op_run(&rig, five->of[i].be, &TOGETHER, &r5);
+        op_compare(&rig, c->name, &r5, &r1, 0);
+        op_compare(&rig, c->name, &r1, &want, tolerance);
+        op_result_free(&r1);
+        op_result_free(&r5);
+    }
     op_result_free(&want);
     op_rig_free(&rig);
-    op_close(&one);
-    op_close(&five);
 }
 
 /* Few queries over many keys, which are then cut into parts: sinks counted once, windows that begin inside a part. */
@@ -274,24 +278,25 @@ static void test_long_attention(void **state) {
     } SHAPES[] = {{16, 2, 64, 1, 0, 1299}, {8, 8, 20, 3, 0, 700},  {4, 1, 16, 20, 520, 900}, {6, 2, 8, 1, 530, 1100},
                   {2, 1, 8, 1, 0, 511},    {16, 2, 70, 1, 0, 600}, {24, 3, 64, 1, 700, 1000}};
     (void)state;
-    EACH_LEVEL(level) {
-        for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
-            op_case c = {.name = "long attention",
-                         .build = build_attention,
-                         .expect = expect_attention,
-                         .seqs = {{SHAPES[i].tokens, SHAPES[i].pos}, {1, 3}},
-                         .p = {.attn = {.n_heads = SHAPES[i].heads,
-                                        .n_kv_heads = SHAPES[i].kv_heads,
-                                        .head_dim = SHAPES[i].dim,
-                                        .scale = 0.4f,
-                                        .window = SHAPES[i].window}},
-                         .option = i % 2,
-                         .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
-                         .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
-                         .kv_type = KV_TYPES[(i + 1) % 3]};
-            run_on_one_and_five(&c, level, 1e-5);
-        }
+    racks one = open_levels(true, 1), five = open_levels(true, 5);
+    for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
+        op_case c = {.name = "long attention",
+                     .build = build_attention,
+                     .expect = expect_attention,
+                     .seqs = {{SHAPES[i].tokens, SHAPES[i].pos}, {1, 3}},
+                     .p = {.attn = {.n_heads = SHAPES[i].heads,
+                                    .n_kv_heads = SHAPES[i].kv_heads,
+                                    .head_dim = SHAPES[i].dim,
+                                    .scale = 0.4f,
+                                    .window = SHAPES[i].window}},
+                     .option = i % 2,
+                     .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
+                     .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
+                     .kv_type = KV_TYPES[(i + 1) % 3]};
+        run_on_one_and_five(&c, &one, &five, 1e-5);
     }
+    close_levels(&one);
+    close_levels(&five);
 }
 
 /* Both forms in every spelling and KV type: one row and several, waves that end inside a segment, segments that share a
@@ -305,48 +310,47 @@ static void test_latent_attention(void **state) {
                   {5, 32, 12, 4, 9, {{20, 600}, {1, 520}}},
                   {16, 48, 16, 8, 16, {{1, 1100}}}};
     (void)state;
-    EACH_LEVEL(level) {
-        for (size_t i = 0; i < MF__COUNT(SHAPES); i++)
-            for (int form = MF_MLA_ABSORBED; form <= MF_MLA_UNABSORBED; form++) {
-                op_case c = {.name = form == MF_MLA_ABSORBED ? "absorbed" : "unabsorbed",
-                             .build = build_mla,
-                             .expect = expect_mla_attention,
-                             .p = {.mla = {.n_heads = SHAPES[i].heads,
-                                           .n_latent = SHAPES[i].n,
-                                           .n_nope = SHAPES[i].nope,
-                                           .n_rope = SHAPES[i].rope,
-                                           .v_dim = SHAPES[i].v_dim,
-                                           .scale = 0.2f,
-                                           .form = (mf__mla_form)form}},
-                             .option = (i + (size_t)form) % 2,
-                             .w_type = i % 2 ? MF_TYPE_F32 : MF_TYPE_BF16,
-                             .k_cols = SHAPES[i].n,
-                             .v_cols = SHAPES[i].rope,
-                             .kv_type = KV_TYPES[(i + (size_t)form) % 3]};
-                memcpy(c.seqs, SHAPES[i].seqs, sizeof c.seqs);
-                run_on_one_and_five(&c, level, 2e-5);
-            }
-    }
+    racks one = open_levels(true, 1), five = open_levels(true, 5);
+    for (size_t i = 0; i < MF__COUNT(SHAPES); i++)
+        for (int form = MF_MLA_ABSORBED; form <= MF_MLA_UNABSORBED; form++) {
+            op_case c = {.name = form == MF_MLA_ABSORBED ? "absorbed" : "unabsorbed",
+                         .build = build_mla,
+                         .expect = expect_mla_attention,
+                         .p = {.mla = {.n_heads = SHAPES[i].heads,
+                                       .n_latent = SHAPES[i].n,
+                                       .n_nope = SHAPES[i].nope,
+                                       .n_rope = SHAPES[i].rope,
+                                       .v_dim = SHAPES[i].v_dim,
+                                       .scale = 0.2f,
+                                       .form = (mf__mla_form)form}},
+                         .option = (i + (size_t)form) % 2,
+                         .w_type = i % 2 ? MF_TYPE_F32 : MF_TYPE_BF16,
+                         .k_cols = SHAPES[i].n,
+                         .v_cols = SHAPES[i].rope,
+                         .kv_type = KV_TYPES[(i + (size_t)form) % 3]};
+            memcpy(c.seqs, SHAPES[i].seqs, sizeof c.seqs);
+            run_on_one_and_five(&c, &one, &five, 2e-5);
+        }
+    close_levels(&one);
+    close_levels(&five);
 }
 
 /* Channels that fill runs and parts of them; segments shorter and longer than the kernel. */
 static void test_conv(void **state) {
     static const int32_t CHANNELS[] = {40, 256, 1100}, KERNELS[] = {2, 4, 5};
     (void)state;
-    EACH_LEVEL(level) {
-        op_rack r = op_open_cpu(level, true, 3);
-        for (size_t i = 0; i < MF__COUNT(CHANNELS); i++)
-            for (size_t k = 0; k < MF__COUNT(KERNELS); k++) {
-                op_case c = {.name = "conv1d",
-                             .build = build_conv1d,
-                             .expect = expect_conv1d,
-                             .seqs = {{1, 2}, {9, 0}, {3, 4}},
-                             .cols = CHANNELS[i],
-                             .p = {.conv = {CHANNELS[i], KERNELS[k], k % 2 == 1}}};
-                run_case(&c, &r, 4e-6, true);
-            }
-        op_close(&r);
-    }
+    racks all = open_levels(true, 3);
+    for (size_t i = 0; i < MF__COUNT(CHANNELS); i++)
+        for (size_t k = 0; k < MF__COUNT(KERNELS); k++) {
+            op_case c = {.name = "conv1d",
+                         .build = build_conv1d,
+                         .expect = expect_conv1d,
+                         .seqs = {{1, 2}, {9, 0}, {3, 4}},
+                         .cols = CHANNELS[i],
+                         .p = {.conv = {CHANNELS[i], KERNELS[k], k % 2 == 1}}};
+            run_case(&c, &all, 4e-6, true);
+        }
+    close_levels(&all);
 }
 
 /* Keys of about unit length, gates in [0, 1], some of them 0: the state stays bounded. */
@@ -366,22 +370,19 @@ static void test_delta(void **state) {
     static const int32_t SHAPES[][3] = {{128, 128, 3}, {64, 17, 20}, {32, 5, 70},   {16, 16, 9},    {8, 3, 8},
                                         {20, 7, 5},    {256, 4, 3},  {128, 64, 40}, {256, 100, 12}, {32, 33, 8}};
     (void)state;
-    EACH_LEVEL(level) {
-        op_rack r = op_open_cpu(level, false, 3);
-        for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
-            op_case c = {
-                .name = "delta_net",
-                .build = build_delta_net,
-                .expect = expect_delta_net,
-                .fill = fill_delta,
-                .seqs = {{SHAPES[i][2], 0}, {2, 4}},
-                .p = {.delta = {.n_k_heads = 1, .k_dim = SHAPES[i][0], .n_v_heads = 2, .v_dim = SHAPES[i][1]}}};
-            run_case(&c, &r, 1e-5, i % 2);
-            c.name = "delta_net channels", c.p.delta.by_channel = true;
-            run_case(&c, &r, 1e-5, i % 2);
-        }
-        op_close(&r);
+    racks all = open_levels(false, 3);
+    for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
+        op_case c = {.name = "delta_net",
+                     .build = build_delta_net,
+                     .expect = expect_delta_net,
+                     .fill = fill_delta,
+                     .seqs = {{SHAPES[i][2], 0}, {2, 4}},
+                     .p = {.delta = {.n_k_heads = 1, .k_dim = SHAPES[i][0], .n_v_heads = 2, .v_dim = SHAPES[i][1]}}};
+        run_case(&c, &all, 1e-5, i % 2);
+        c.name = "delta_net channels", c.p.delta.by_channel = true;
+        run_case(&c, &all, 1e-5, i % 2);
     }
+    close_levels(&all);
 }
 
 /* ---- promises ---------------------------------------------------------------------------------------------------- */

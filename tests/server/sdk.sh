@@ -38,7 +38,7 @@ if [ "$what" = page ]; then
     set -- page.test.mjs
 else
     start_server "$program" "$model" "$work/serve.log" --api-key key-for-tests
-    set -- openai.test.mjs anthropic.test.mjs vercel.test.mjs
+    set -- openai.test.mjs anthropic.test.mjs agents.test.mjs vercel.test.mjs
 fi
 code=0
 for file in "$@"; do # one after another: some fill the server's queue, which others would meet

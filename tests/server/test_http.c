@@ -65,7 +65,8 @@ static int on_head(void *user, const http_request *r, const char **problem) {
     return strcmp(r->path, "/nowhere") ? 0 : 404;
 }
 
-static char *on_problem(void *user, const char *path, int status, const char *sentence) {
+static char *on_problem(void *user, const char *path, const http_parser *head, int status, const char *sentence) {
+    (void)head;
     (void)user;
     char *text = malloc(256);
     snprintf(text, 256, "%s %d %s", path ? path : "-", status, sentence);

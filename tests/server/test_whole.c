@@ -81,9 +81,7 @@ static void test_same_bits(void **state) {
     finish(&f);
     start(&f, small_pieces); /* and nothing is known from before */
     for (int i = 0; i < N; i++) list[i].port = f.port;
-    double passes = metric(f.port, "moeflux_passes_total");
     ask_all(list, N);
-    passes = metric(f.port, "moeflux_passes_total") - passes;
     for (int i = 0; i < N; i++) {
         char *text = content_of(list[i].answer, NULL);
         if (strcmp(text, alone[i])) fail_msg("request %d alone: %s\nin company: %s", i, alone[i], text);
@@ -91,7 +89,6 @@ static void test_same_bits(void **state) {
         free(alone[i]);
         free(list[i].answer);
     }
-    assert_true(passes < N * TOKENS / 4); /* they did share passes */
     finish(&f);
 }
 
@@ -270,7 +267,8 @@ static void test_leaving(void **state) {
     finish(&f);
 }
 
-/* Many answers of one form, chosen side by side: each is of it, and each seed gives the text that it gives alone. */
+/* Many answers of one form, chosen side by side: each is of it, and each seed gives the text that it gives alone. They
+ * come with one request, so that they share passes whatever else the machine does. */
 static void test_shared_form(void **state) {
     static const char body[] =
         "{\"messages\":[{\"role\":\"user\",\"content\":\"Go\"}],\"n\":%d,\"seed\":%d,\"temperature\":1,\"max_tokens\":"
@@ -288,6 +286,7 @@ static void test_shared_form(void **state) {
     char *all = ask(f.port, "/v1/chat/completions", text, &status);
     json_t *root = json_loads(all, 0, NULL);
     assert_int_equal(json_array_size(json_object_get(root, "choices")), N);
+    assert_true(metric(f.port, "moeflux_passes_total") <= 40 + 3); /* as many as one of them would take */
     for (int i = 0; i < N; i++) {
         const json_t *choice = json_array_get(json_object_get(root, "choices"), (size_t)i);
         const char *said = json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
@@ -622,6 +621,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_foresight),
         cmocka_unit_test(test_fresh),
         cmocka_unit_test(test_session_order),
+        cmocka_unit_test(test_load_without_memory),
+        cmocka_unit_test(test_load_beside_others),
+        cmocka_unit_test(test_never_fits),
         cmocka_unit_test(test_little_memory),
         cmocka_unit_test(test_short_beside_long),
         cmocka_unit_test(test_long_beside_stream),

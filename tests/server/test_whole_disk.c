@@ -1,5 +1,7 @@
 /* The whole server with a prompt cache on disk: what is known survives a restart, and a disk that is slow or gone
  * delays nobody else. And what streams say before a long prompt is read. */
+#include <stdatomic.h>
+
 #include "base/file.h"
 #include "client.h"
 #include "test_whole.h"
@@ -54,8 +56,16 @@ static void wait_held(struct gate *g, int n) {
     pthread_mutex_unlock(&g->lock);
 }
 
+static atomic_int n_full; /* so many loads find no memory */
+static atomic_int n_loads;
+
 mf_status __wrap_mf_prompt_begin(mf_session *s, const int32_t *tokens, size_t n, int64_t *n_reused, mf_error *err) {
     pass(&reading);
+    n_loads++;
+    if (n_full > 0 && n_full--) {
+        snprintf(err->text, sizeof err->text, "no memory for the state");
+        return err->status = MF_E_NOMEM;
+    }
     return __real_mf_prompt_begin(s, tokens, n, n_reused, err);
 }
 
@@ -426,6 +436,96 @@ static void *run_number(void *user) {
     asker *a = user;
     a->text = complete_number(a->port, a->n_cached);
     return NULL;
+}
+
+static char *chat_about(const fixture *f, int which) {
+    char what[64];
+    int n_cached;
+    snprintf(what, sizeof what, "A story about number %d, please.", which);
+    return chat(f->port, "You are an old man", what, &n_cached);
+}
+
+/* A state on disk that finds no memory: sessions that are not in use are given up, one after the other; where there are
+ * none, the prompt is read without it. */
+void test_load_without_memory(void **state) {
+    fixture f;
+    (void)state;
+    begin(&f, NULL);
+    for (int i = 0; i < 4; i++) free(chat_about(&f, i));
+    assert_int_equal((int)metric(f.port, "moeflux_sessions_dropped_total"), 0);
+    n_full = 2;
+    char *first = chat_about(&f, 4);
+    assert_int_equal((int)metric(f.port, "moeflux_sessions_dropped_total"), 2);
+    n_full = 1000;
+    char *second = chat_about(&f, 5);
+    assert_int_equal((int)metric(f.port, "moeflux_sessions_dropped_total"), 5);
+    assert_true(n_full > 980); /* not again and again */
+    n_full = 0;
+    finish(&f);
+    clear();
+    begin(&f, NULL);
+    char *again[] = {chat_about(&f, 4), chat_about(&f, 5)};
+    assert_string_equal(first, again[0]);
+    assert_string_equal(second, again[1]);
+    finish(&f);
+    clear();
+    free(first);
+    free(second);
+    free(again[0]);
+    free(again[1]);
+}
+
+static void *run_about(void *user) {
+    asker *a = user;
+    a->text = chat_about(&(fixture){.port = a->port}, a->n_cached);
+    return NULL;
+}
+
+/* ... and where others are under way, it waits until one of them has ended. */
+void test_load_beside_others(void **state) {
+    fixture f;
+    asker a = {.n_cached = 1};
+    (void)state;
+    begin(&f, NULL);
+    int fd = dial(f.port);
+    put_request(fd, "/v1/completions",
+                "{\"prompt\":\"Once\",\"max_tokens\":300,\"ignore_eos\":true,\"stream\":true,\"temperature\":0}");
+    wait_running(f.port, 1);
+    int before = n_loads;
+    n_full = 1000;
+    a.port = f.port;
+    assert_int_equal(pthread_create(&a.thread, NULL, run_about, &a), 0);
+    char *stream = get_all(fd);
+    close(fd);
+    assert_non_null(strstr(stream, "[DONE]"));
+    free(stream);
+    pthread_join(a.thread, NULL); /* the stream's session was given up for it, and then it was read without the disk */
+    if (n_loads - before > 4) fail_msg("%d loads", n_loads - before);
+    n_full = 0;
+    free(a.text);
+    finish(&f);
+    clear();
+}
+
+/* What cannot be read even with all the memory there is, is the request's fault: it is refused, and says why. */
+void test_never_fits(void **state) {
+    fixture f;
+    char body[8192] = "{\"max_tokens\":2,\"prompt\":\"";
+    int status;
+    (void)state;
+    model_dir = whole_model;
+    cache_dir = NULL;
+    adjust_model = little_memory;
+    start(&f, small_pieces);
+    adjust_model = NULL;
+    for (int i = 0; i < 1500; i++) strcat(body, "dog ");
+    strcat(body, "\"}");
+    char *text = ask(f.port, "/v1/completions", body, &status);
+    if (status != 400 || !strstr(text, "not enough memory for") || !strstr(text, "--ram"))
+        fail_msg("%d: %s", status, text);
+    free(text);
+    assert_int_equal(complete_ids(&f, 0, 0), 0); /* others do fit */
+    finish(&f);
 }
 
 /* Many answers and memory for a few: all come, with the text that each has alone, though some must give way to others

@@ -6,12 +6,14 @@
 #include "anthropic.h"
 
 static const char *const known[] = {
-    "model",         "messages",       "max_tokens",  "system",
-    "stream",        "stop_sequences", "temperature", "top_p",
-    "top_k",         "tools",          "tool_choice", "thinking",
-    "metadata",      "service_tier",   "container",   "context_management",
-    "output_config", "output_format",  "mcp_servers", "inference_geo",
-    "cache_control", "betas",          NULL,
+    "model",         "messages",        "max_tokens",  "system",
+    "stream",        "stop_sequences",  "temperature", "top_p",
+    "top_k",         "tools",           "tool_choice", "thinking",
+    "metadata",      "service_tier",    "container",   "context_management",
+    "output_config", "output_format",   "mcp_servers", "inference_geo",
+    "cache_control", "betas",           "speed",       "diagnostics",
+    "fallbacks",     "thread",          "compaction",  "fallback_credit_token",
+    "workspace_id",  "user_profile_id", NULL,
 };
 
 #define MAX_BREAKPOINTS 4
@@ -89,17 +91,76 @@ static void free_turn(turn *t) {
     json_decref(t->calls);
 }
 
+static bool add_texts(job *j, json_t *texts, const json_t *content, const char *where);
+
+static bool not_text(job *j, const char *where, const char *type) {
+    return job_fail(j, 400, where, NULL,
+                    "%s: blocks of type '%.40s' are not supported here, as the model reads text only", where, type);
+}
+
+/* A document of text, or a search result: title and context are lines before it. */
+static bool add_document(job *j, json_t *texts, const json_t *block, const char *where) {
+    static const char *const heads[] = {"title", "context"};
+    const json_t *source = json_object_get(block, "source");
+    const json_t *content = json_object_get(json_is_object(source) ? source : block, "content");
+    const char *type = json_string_value(json_object_get(source, "type")), *line;
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        line = NULL;
+        if (!field_text(j, block, where, heads[i], &line)) return false;
+        if (line && *line) json_array_append(texts, json_object_get(block, heads[i]));
+    }
+    if (type && !strcmp(type, "text") && json_is_string(json_object_get(source, "data")))
+        return !json_array_append(texts, json_object_get(source, "data"));
+    if (content) return add_texts(j, texts, content, where);
+    return job_fail(j, 400, where, NULL,
+                    "%s: documents of source '%.40s' are not supported here, as the model reads text only", where,
+                    type ? type : "none");
+}
+
+/* *known: the block's type is one of text; its texts have been added then. */
+static bool text_block(job *j, json_t *texts, const json_t *block, const char *where, bool *known_type) {
+    const char *type = "", *text = NULL;
+    if (!json_is_object(block)) return job_fail(j, 400, where, NULL, "%s: Input should be an object", where);
+    if (!field_text(j, block, where, "type", &type)) return false;
+    bool document = !strcmp(type, "document") || !strcmp(type, "search_result");
+    *known_type = document || !strcmp(type, "text");
+    if (!*known_type) return true;
+    if (document) return add_document(j, texts, block, where);
+    if (!field_text(j, block, where, "text", &text)) return false;
+    if (!text) return missing(j, where);
+    json_array_append(texts, json_object_get(block, "text"));
+    return true;
+}
+
+/* A string, or blocks of text. */
+static bool add_texts(job *j, json_t *texts, const json_t *content, const char *where) {
+    size_t i;
+    const json_t *block;
+    char path[96];
+    bool known_type;
+    if (json_is_string(content)) return !json_array_append(texts, (json_t *)(uintptr_t)content);
+    if (!json_is_array(content))
+        return job_fail(j, 400, where, NULL, "%s: Input should be a string or a list of blocks", where);
+    json_array_foreach(content, i, block) {
+        snprintf(path, sizeof path, "%.64s.content.%zu", where, i);
+        if (!text_block(j, texts, block, path, &known_type)) return false;
+        if (!known_type) return not_text(j, path, json_string_value(json_object_get(block, "type")));
+    }
+    return true;
+}
+
 static bool tool_result(gen *g, job *j, turn *t, const json_t *block, const char *where) {
     const char *id = json_string_value(json_object_get(block, "tool_use_id"));
+    const json_t *content = json_object_get(block, "content");
     char path[160];
-    json_t *content = NULL;
     snprintf(path, sizeof path, "%s.tool_use_id", where);
     if (!id) return missing(j, path);
-    snprintf(path, sizeof path, "%s.content", where);
-    if (!flush_turn(g, j, t) || !field_content(j, json_object_get(block, "content"), path, &content)) return false;
-    if (!gen_message(g, j, "tool", content)) return false;
-    json_object_set_new(gen_last(g), "tool_call_id", json_string(id));
-    return true;
+    json_t *texts = json_array();
+    bool fine = flush_turn(g, j, t) && (!content || json_is_null(content) || add_texts(j, texts, content, where)) &&
+                gen_message(g, j, "tool", content_of_parts(texts));
+    json_decref(texts);
+    if (fine) json_object_set_new(gen_last(g), "tool_call_id", json_string(id));
+    return fine;
 }
 
 static bool tool_call(job *j, turn *t, const json_t *block, const char *where) {
@@ -115,17 +176,15 @@ static bool tool_call(job *j, turn *t, const json_t *block, const char *where) {
 }
 
 static bool read_block(gen *g, job *j, turn *t, const json_t *block, const char *where) {
-    const char *type = "", *text = NULL;
-    if (!json_is_object(block)) return job_fail(j, 400, where, NULL, "%s: Input should be an object", where);
-    if (!field_text(j, block, where, "type", &type)) return false;
-    bool by_model = !strcmp(t->role, "assistant");
-    if (!strcmp(type, "text")) {
-        if (!field_text(j, block, where, "text", &text)) return false;
-        if (!text) return missing(j, where);
-        json_array_append(t->texts, json_object_get(block, "text"));
+    const char *text = NULL;
+    bool by_model = !strcmp(t->role, "assistant"), by_user = !strcmp(t->role, "user"), known_type;
+    if (!text_block(j, t->texts, block, where, &known_type)) return false;
+    if (known_type) {
         t->any = true;
         return true;
     }
+    const char *type = json_string_value(json_object_get(block, "type"));
+    if (!type) return missing(j, where);
     if (!strcmp(type, "thinking") && by_model) {
         if (!field_text(j, block, where, "thinking", &text)) return false;
         buf_adds(&t->reasoning, text ? text : "");
@@ -134,9 +193,8 @@ static bool read_block(gen *g, job *j, turn *t, const json_t *block, const char 
     }
     if (!strcmp(type, "redacted_thinking") && by_model) return true;
     if (!strcmp(type, "tool_use") && by_model) return tool_call(j, t, block, where);
-    if (!strcmp(type, "tool_result") && !by_model) return tool_result(g, j, t, block, where);
-    return job_fail(j, 400, where, NULL,
-                    "%s: blocks of type '%.40s' are not supported here, as the model reads text only", where, type);
+    if (!strcmp(type, "tool_result") && by_user) return tool_result(g, j, t, block, where);
+    return not_text(j, where, type);
 }
 
 static bool add_block(gen *g, job *j, turn *t, const json_t *block, const char *where) {
@@ -174,6 +232,19 @@ static bool add_turn(gen *g, job *j, const char *role, const json_t *content, co
     return fine;
 }
 
+/* A system message that is for the turn before it alone, when that is over; or one that only sets options. */
+static bool is_over(const json_t *messages, size_t at) {
+    const json_t *m = json_array_get(messages, at), *content = json_object_get(m, "content");
+    const char *until = json_string_value(json_object_get(m, "clear_at")), *role;
+    if ((!content || json_is_null(content)) && json_is_object(json_object_get(m, "output_config"))) return true;
+    if (!until || strcmp(until, "next_user_message")) return false;
+    while (++at < json_array_size(messages)) {
+        role = json_string_value(json_object_get(json_array_get(messages, at), "role"));
+        if (role && !strcmp(role, "user")) return true;
+    }
+    return false;
+}
+
 static bool add_messages(gen *g, job *j, const json_t *messages) {
     size_t i;
     const json_t *m;
@@ -186,8 +257,12 @@ static bool add_messages(gen *g, job *j, const json_t *messages) {
     json_array_foreach(messages, i, m) {
         role = json_string_value(json_object_get(m, "role"));
         snprintf(where, sizeof where, "messages.%zu.role", i);
-        if (!role || (strcmp(role, "user") && strcmp(role, "assistant")))
-            return job_fail(j, 400, where, NULL, "%s: Input should be 'user' or 'assistant'", where);
+        bool system = role && i && !strcmp(role, "system"); /* in the course of a conversation, not before it */
+        if (!role || (strcmp(role, "user") && strcmp(role, "assistant") && !system))
+            return job_fail(j, 400, where, NULL,
+                            "%s: Input should be 'user' or 'assistant'; what the system says first belongs in 'system'",
+                            where);
+        if (system && is_over(messages, i)) continue;
         snprintf(where, sizeof where, "messages.%zu.content", i);
         if (!add_turn(g, j, role, json_object_get(m, "content"), where)) return false;
     }
@@ -210,9 +285,11 @@ static bool add_tools(gen *g, job *j, const json_t *tools, bool *marked) {
         const char *type = json_string_value(json_object_get(tool, "type"));
         snprintf(where, sizeof where, "tools.%zu", i);
         if (type && strcmp(type, "custom"))
-            return job_fail(j, 400, where, NULL,
-                            "%s: tools of type '%.40s' run on Anthropic's servers; only custom tools are supported",
-                            where, type);
+            return job_fail(
+                j, 400, where, NULL,
+                "%s: tools of type '%.40s' are Anthropic's own, which this model does not know; only custom "
+                "tools are supported, each with its input_schema",
+                where, type);
         if (!json_is_object(json_object_get(tool, "input_schema"))) {
             snprintf(where, sizeof where, "tools.%zu.input_schema", i);
             return missing(j, where);
@@ -278,6 +355,20 @@ static bool output_form(gen *g, job *j, const json_t *body) {
     return gen_form(g, j, format, "output_config.format");
 }
 
+/* output_config.effort: how much, if it thinks. */
+static bool effort(gen *g, job *j, const json_t *body) {
+    const json_t *config = NULL;
+    const char *word = NULL;
+    if (!field_object(j, body, "output_config", &config) || !field_text(j, config, "output_config", "effort", &word))
+        return false;
+    const char *level = word ? gen_effort_level(word) : NULL;
+    if (word && !level)
+        return job_fail(j, 400, "output_config.effort", NULL,
+                        "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'");
+    if (level && g->opt.reasoning != MF_SWITCH_OFF) g->opt.effort = level;
+    return true;
+}
+
 /* System prompt and messages. A breakpoint in the tools, or at the end of the system prompt, is before the first
  * message: templates have the tools before the system prompt, behind it, or in its place. */
 static bool add_conversation(gen *g, job *j, const json_t *body, bool tools_marked) {
@@ -295,13 +386,12 @@ static bool add_conversation(gen *g, job *j, const json_t *body, bool tools_mark
 
 /* What would run elsewhere cannot be left out without a word. */
 static bool refuse_hosted(job *j, const json_t *body) {
-    static const char *const names[] = {"mcp_servers", "container"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *value = json_object_get(body, names[i]);
-        bool none = !value || json_is_null(value) || (json_is_array(value) && !json_array_size(value));
-        if (!none) return job_fail(j, 400, names[i], NULL, "%s: is not supported here", names[i]);
-    }
-    return true;
+    static const char *const names[] = {"mcp_servers", "container", "compaction", NULL};
+    const json_t *thread = json_object_get(body, "thread");
+    if (thread && !json_is_null(thread))
+        return job_fail(j, 400, "thread", NO_THREADS,
+                        "thread: conversations are not stored here, send all of it in 'messages'");
+    return fields_unset(j, body, names, "is not supported here");
 }
 
 bool anthropic_request(gen *g, job *j, const json_t *body, bool answers) {
@@ -314,7 +404,7 @@ bool anthropic_request(gen *g, job *j, const json_t *body, bool answers) {
                 add_tools(g, j, json_object_get(body, "tools"), &tools_marked) &&
                 tool_choice(g, j, json_object_get(body, "tool_choice")) &&
                 thinking(g, j, json_object_get(body, "thinking"), g->opt.max_tokens) && output_form(g, j, body) &&
-                add_conversation(g, j, body, tools_marked) && see_mark(j, body, &all_marked);
+                effort(g, j, body) && add_conversation(g, j, body, tools_marked) && see_mark(j, body, &all_marked);
     if (fine && all_marked) put_mark(g, json_array_size(g->messages) - 1, MF_MARK_AFTER); /* the whole request */
     return fine;
 }

@@ -38,6 +38,13 @@ static const char *const known[] = {
     "prompt_cache_retention",
     "modalities",
     "verbosity",
+    "prediction",
+    "moderation",
+    "prompt_cache_options",
+    "audio",
+    "functions",
+    "function_call",
+    "web_search_options",
     "top_k",
     "min_p",
     "typical_p",
@@ -48,6 +55,9 @@ static const char *const known[] = {
     "enable_thinking",
     NULL,
 };
+
+static const char *const of_old[] = {"functions", "function_call", NULL};
+static const char *const hosted[] = {"audio", "web_search_options", NULL};
 
 static bool read_tools(gen *g, job *j, const json_t *body) {
     const json_t *tools = json_object_get(body, "tools"), *tool;
@@ -85,9 +95,9 @@ static bool read_logprobs(job *j, const json_t *body) {
 }
 
 static bool read_stream(job *j, const json_t *body) {
-    const json_t *options = json_object_get(body, "stream_options");
-    if (!field_bool(j, body, "stream", &j->stream)) return false;
-    if (!options || json_is_null(options)) return true;
+    const json_t *options = NULL;
+    if (!field_bool(j, body, "stream", &j->stream) || !field_object(j, body, "stream_options", &options)) return false;
+    if (!options) return true;
     if (!j->stream)
         return job_fail(j, 400, "stream_options", NULL,
                         "The 'stream_options' parameter is only allowed when 'stream' is enabled.");
@@ -102,10 +112,9 @@ static bool read_template_values(gen *g, job *j, const json_t *body) {
     if (extra && !json_is_null(extra) && !json_is_object(extra))
         return job_fail(j, 400, "chat_template_kwargs", "invalid_type",
                         "Invalid type for 'chat_template_kwargs': expected an object.");
-    if (json_is_boolean(json_object_get(from, "enable_thinking"))) {
-        field_bool(j, from, "enable_thinking", &thinking);
+    if (!field_bool(j, from, "enable_thinking", &thinking)) return false;
+    if (json_is_boolean(json_object_get(from, "enable_thinking")))
         g->opt.reasoning = thinking ? MF_SWITCH_ON : MF_SWITCH_OFF;
-    }
     if (json_is_object(extra)) g->extra = json_incref(extra);
     return true;
 }
@@ -126,7 +135,9 @@ static bool read_modalities(job *j, const json_t *body) {
 static bool read_request(gen *g, job *j, const json_t *body) {
     const char *effort = NULL;
     int64_t most = -1;
-    return fields_known(j, body, known) && read_stream(j, body) && read_modalities(j, body) &&
+    return fields_known(j, body, known) && fields_unset(j, body, of_old, "Use 'tools' and 'tool_choice' instead.") &&
+           fields_unset(j, body, hosted, "This server writes text and runs no tools of its own.") &&
+           read_stream(j, body) && read_modalities(j, body) &&
            openai_messages(g, j, json_object_get(body, "messages")) && read_tools(g, j, body) &&
            read_logprobs(j, body) && gen_sampling(g, j, body) && gen_logit_bias(g, j, body) &&
            field_int(j, body, "max_tokens", 1, INT32_MAX, &most) &&
@@ -263,4 +274,4 @@ static void end(job *j) {
     job_respond(j, answer);
 }
 
-const api api_chat = {"/v1/chat/completions", FAMILY_OPENAI, prepare, begin, event, end};
+const api api_chat = {"/v1/chat/completions", FAMILY_OPENAI, prepare, begin, event, end, NULL};

@@ -231,4 +231,4 @@ static void end(job *j) {
     job_respond(j, answer);
 }
 
-const api api_completions = {"/v1/completions", FAMILY_OPENAI, prepare, begin, event, end};
+const api api_completions = {"/v1/completions", FAMILY_OPENAI, prepare, begin, event, end, NULL};

@@ -168,5 +168,5 @@ static void prepare_count(job *j, json_t *body) {
     gen_free(&g);
 }
 
-const api api_messages = {"/v1/messages", FAMILY_ANTHROPIC, prepare, begin, event, end};
-const api api_count_tokens = {"/v1/messages/count_tokens", FAMILY_ANTHROPIC, prepare_count, NULL, NULL, NULL};
+const api api_messages = {"/v1/messages", FAMILY_ANTHROPIC, prepare, begin, event, end, NULL};
+const api api_count_tokens = {"/v1/messages/count_tokens", FAMILY_ANTHROPIC, prepare_count, NULL, NULL, NULL, NULL};

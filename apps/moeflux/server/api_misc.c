@@ -82,5 +82,5 @@ static void detokenize(job *j, json_t *body) {
     free(ids);
 }
 
-const api api_tokenize = {"/tokenize", FAMILY_OPENAI, tokenize, NULL, NULL, NULL};
-const api api_detokenize = {"/detokenize", FAMILY_OPENAI, detokenize, NULL, NULL, NULL};
+const api api_tokenize = {"/tokenize", FAMILY_OPENAI, tokenize, NULL, NULL, NULL, NULL};
+const api api_detokenize = {"/detokenize", FAMILY_OPENAI, detokenize, NULL, NULL, NULL, NULL};

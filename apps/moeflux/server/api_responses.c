@@ -42,6 +42,15 @@ static json_t *call_item(const job *j, int index, const out_call *call, const ch
                      empty ? json_string("") : json_text(call->arguments.data, call->arguments.size));
 }
 
+static bool is_cut(const out_choice *c) {
+    return c->result.end == MF_END_LENGTH || c->result.end == MF_END_CONTEXT;
+}
+
+/* Of the item at hand: the last one of an answer that was cut is not whole. */
+static const char *item_status(const out_choice *c, bool last) {
+    return last && c->ended && is_cut(c) ? "incomplete" : "completed";
+}
+
 static json_t *all_items(const job *j, const out_choice *c) {
     json_t *items = json_array();
     int n = 0;
@@ -49,12 +58,12 @@ static json_t *all_items(const job *j, const out_choice *c) {
         json_array_append_new(
             items, reasoning_item(j, n++, json_pack("[o]", reasoning_part(c->reasoning.data, c->reasoning.size))));
     if (c->text.size || !c->n_calls) {
-        json_array_append_new(items,
-                              message_item(j, n, "completed", json_pack("[o]", text_part(c->text.data, c->text.size))));
+        json_array_append_new(items, message_item(j, n, item_status(c, !c->n_calls),
+                                                  json_pack("[o]", text_part(c->text.data, c->text.size))));
         n++;
     }
     for (int i = 0; i < c->n_calls; i++, n++)
-        json_array_append_new(items, call_item(j, n, &c->calls[i], "completed", false));
+        json_array_append_new(items, call_item(j, n, &c->calls[i], item_status(c, i + 1 == c->n_calls), false));
     return items;
 }
 
@@ -65,10 +74,6 @@ static json_t *usage(const out_choice *c) {
                      "cached_tokens", (json_int_t)c->n_reused, "output_tokens", (json_int_t)c->result.n_made,
                      "output_tokens_details", "reasoning_tokens", (json_int_t)c->result.n_reasoning, "total_tokens",
                      (json_int_t)(c->n_prompt + c->result.n_made));
-}
-
-static bool is_cut(const out_choice *c) {
-    return c->result.end == MF_END_LENGTH || c->result.end == MF_END_CONTEXT;
 }
 
 static json_t *response(const job *j, bool done) {
@@ -126,7 +131,7 @@ static void close_text(job *j, out_choice *c) {
     tell(j, "response.output_text.done", done);
     json_object_set_new(at, "part", text_part(text, n));
     tell(j, "response.content_part.done", at);
-    item_done(j, c, message_item(j, c->block, "completed", json_pack("[o]", text_part(text, n))));
+    item_done(j, c, message_item(j, c->block, item_status(c, true), json_pack("[o]", text_part(text, n))));
 }
 
 static void close_reasoning(job *j, out_choice *c) {
@@ -147,7 +152,7 @@ static void close_call(job *j, out_choice *c) {
     json_object_set_new(done, "name", json_string(call->name));
     json_object_set_new(done, "arguments", json_text(call->arguments.data, call->arguments.size));
     tell(j, "response.function_call_arguments.done", done);
-    item_done(j, c, call_item(j, c->block, call, "completed", false));
+    item_done(j, c, call_item(j, c->block, call, item_status(c, true), false));
 }
 
 static void close_item(job *j, out_choice *c) {
@@ -213,10 +218,17 @@ static void end(job *j) {
         job_respond(j, response(j, true));
 }
 
+static void problem_event(job *j) {
+    const problem *p = &j->problem;
+    tell(j, "error",
+         json_pack("{s:o,s:s,s:o}", "code", p->code[0] ? json_string(p->code) : json_string("server_error"), "message",
+                   p->text, "param", p->param[0] ? json_string(p->param) : json_null()));
+}
+
 static void prepare(job *j, json_t *body) {
     gen g;
     if (gen_init(&g, j) && responses_request(&g, j, body)) gen_start(&g, j);
     gen_free(&g);
 }
 
-const api api_responses = {"/v1/responses", FAMILY_OPENAI, prepare, begin, event, end};
+const api api_responses = {"/v1/responses", FAMILY_OPENAI, prepare, begin, event, end, problem_event};

@@ -66,6 +66,14 @@ bool field_bool(job *j, const json_t *obj, const char *name, bool *out) {
     return true;
 }
 
+bool field_object(job *j, const json_t *obj, const char *name, const json_t **out) {
+    const json_t *value = json_object_get(obj, name);
+    if (absent(value)) return true;
+    if (!json_is_object(value)) return wrong_type(j, name, "an object", value);
+    *out = value;
+    return true;
+}
+
 bool field_text(job *j, const json_t *obj, const char *where, const char *name, const char **out) {
     const json_t *value = json_object_get(obj, name);
     char path[160]; /* `where` is of 96 at most */
@@ -90,17 +98,31 @@ bool fields_known(job *j, const json_t *obj, const char *const *names) {
     return true;
 }
 
+bool fields_unset(job *j, const json_t *body, const char *const *names, const char *why) {
+    for (; *names; names++) {
+        const json_t *value = json_object_get(body, *names);
+        bool none = absent(value) || (json_is_array(value) && !json_array_size(value));
+        if (none) continue;
+        if (j->api->family == FAMILY_ANTHROPIC) return job_fail(j, 400, *names, NULL, "%s: %s", *names, why);
+        return job_fail(j, 400, *names, "unsupported_parameter", "Unsupported parameter: '%s'. %s", *names, why);
+    }
+    return true;
+}
+
 /* A part's text, borrowed. */
 static bool part_text(job *j, const json_t *part, const char *where, json_t **out) {
     const char *type = "", *text = NULL;
     if (!json_is_object(part)) return wrong_type(j, where, "an object", part);
-    if (!field_text(j, part, where, "type", &type) || !field_text(j, part, where, "text", &text)) return false;
-    bool is_text = !strcmp(type, "text") || !strcmp(type, "input_text") || !strcmp(type, "output_text");
+    if (!field_text(j, part, where, "type", &type)) return false;
+    const char *key = !strcmp(type, "refusal") ? "refusal" : "text";
+    if (!field_text(j, part, where, key, &text)) return false;
+    bool is_text = !strcmp(type, "text") || !strcmp(type, "input_text") || !strcmp(type, "output_text") ||
+                   !strcmp(type, "refusal");
     if (!is_text || !text)
         return job_fail(j, 400, where, "invalid_value",
                         "Invalid value at '%s': parts of type '%.40s' are not supported, as the model reads text only.",
                         where, type);
-    *out = json_object_get(part, "text");
+    *out = json_object_get(part, key);
     return true;
 }
 

@@ -9,10 +9,14 @@ bool field_number(job *j, const json_t *obj, const char *name, double min, doubl
 bool field_float(job *j, const json_t *obj, const char *name, double min, double max, float *out);
 bool field_int(job *j, const json_t *obj, const char *name, int64_t min, int64_t max, int64_t *out);
 bool field_bool(job *j, const json_t *obj, const char *name, bool *out);
+bool field_object(job *j, const json_t *obj, const char *name, const json_t **out); /* borrowed */
 bool field_text(job *j, const json_t *obj, const char *where, const char *name, const char **out);
 
 /* Refuses names that are not in the list (NULL ends it), as the job's family does. */
 bool fields_known(job *j, const json_t *obj, const char *const *names);
+
+/* Refuses those of the list (NULL ends it) that are there, neither null nor []; why: the sentence behind the name. */
+bool fields_unset(job *j, const json_t *body, const char *const *names, const char *why);
 
 /* "an integer", "a string", ...; "nothing" for NULL. */
 const char *json_kind(const json_t *value);

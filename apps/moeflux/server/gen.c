@@ -103,23 +103,25 @@ bool gen_form(gen *g, job *j, const json_t *format, const char *where) {
     return true;
 }
 
+const char *gen_effort_level(const char *word) {
+    static const char *const known[] = {"low", "medium", "high", "xhigh", "max"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(known[i], word)) return known[i < 2 ? i : 2];
+    return NULL;
+}
+
 bool gen_effort(gen *g, job *j, const char *effort, const char *param) {
-    static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh", NULL};
-    int i = 0;
     if (!effort) return true;
-    while (known[i] && strcmp(known[i], effort)) i++;
-    if (!known[i])
-        return job_fail(
-            j, 400, param, "invalid_value",
-            "Invalid value: '%.40s'. Supported values are: 'none', 'minimal', 'low', 'medium', 'high' and 'xhigh'.",
-            effort);
-    if (i == 0) {
+    if (!strcmp(effort, "none")) {
         g->opt.reasoning = MF_SWITCH_OFF;
         return true;
     }
     g->opt.reasoning = MF_SWITCH_ON;
-    g->opt.effort = i == 1 ? "low" : i == 5 ? "high" : known[i];
-    return true;
+    g->opt.effort = !strcmp(effort, "minimal") ? "low" : gen_effort_level(effort);
+    return g->opt.effort || job_fail(j, 400, param, "invalid_value",
+                                     "Invalid value: '%.40s'. Supported values are: 'none', 'minimal', 'low', "
+                                     "'medium', 'high', 'xhigh' and 'max'.",
+                                     effort);
 }
 
 bool gen_message(gen *g, job *j, const char *role, json_t *content) {
@@ -155,7 +157,8 @@ bool gen_tool(gen *g, job *j, const json_t *name, const json_t *description, con
     if (gen_has_tool(g, json_string_value(name)))
         return job_fail(j, 400, where, "invalid_value", "Invalid '%s': there are two tools named '%s'.", where,
                         json_string_value(name));
-    if (json_array_size(g->tools) >= 128) return job_fail(j, 400, "tools", "invalid_value", "More than 128 tools.");
+    if (json_array_size(g->tools) >= MAX_TOOLS)
+        return job_fail(j, 400, "tools", "invalid_value", "More than %d tools.", MAX_TOOLS);
     if (schema && !json_is_null(schema) && !json_is_object(schema))
         return job_fail(j, 400, where, "invalid_type", "Invalid '%s': the schema of the tool's input is not an object.",
                         where);

@@ -23,12 +23,15 @@ bool gen_sampling(gen *g, job *j, const json_t *body);
 bool gen_logit_bias(gen *g, job *j, const json_t *body);
 /* {"type": "text" | "json_object" | "json_schema", ...}; where: the schema's place in the body */
 bool gen_form(gen *g, job *j, const json_t *format, const char *where);
+const char *gen_effort_level(const char *word); /* of the three that templates know; NULL: there is no such word */
 /* OpenAI's reasoning_effort. */
 bool gen_effort(gen *g, job *j, const char *effort, const char *param);
 
 /* Adds {"role", "content"}; content (field_content) is taken over, also when it fails. */
 bool gen_message(gen *g, job *j, const char *role, json_t *content);
 json_t *gen_last(const gen *g); /* the message added last; NULL: none */
+
+#define MAX_TOOLS 128
 
 /* One tool in OpenAI's form, {"type": "function", "function": {...}}; parts are borrowed. */
 bool gen_tool(gen *g, job *j, const json_t *name, const json_t *description, const json_t *schema, const char *where);

@@ -224,7 +224,7 @@ bool http_conn_is_loopback(const http_conn *c) {
 /* An answer that HTTP itself makes necessary. The connection closes: its framing is lost, or its body unread. */
 static void refuse(http_conn *c, int status, const char *sentence) {
     const http_handler *h = &c->server->handler;
-    char *body = h->problem(h->user, c->path, status, sentence);
+    char *body = h->problem(h->user, c->path, c->path ? &c->parser : NULL, status, sentence);
     c->close_after = true;
     http_respond(c, status, "application/json", status == 503 ? "Retry-After: 1\r\n" : NULL, body ? body : "",
                  body ? strlen(body) : 0);

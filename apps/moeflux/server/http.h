@@ -33,9 +33,9 @@ typedef struct http_handler {
     void (*gone)(void *user, http_conn *conn, void *state);
     /* May a request with this head go on to its body? 0, or the status of the refusal. May be NULL. */
     int (*head)(void *user, const http_request *request, const char **problem);
-    /* The body of an answer that HTTP itself makes necessary, as the path's API has it; malloc'd JSON. path may be
-     * NULL: it was not read yet. */
-    char *(*problem)(void *user, const char *path, int status, const char *sentence);
+    /* The body of an answer that HTTP itself makes necessary, as the path's API has it; malloc'd JSON. path and head
+     * are NULL where they were not read yet. */
+    char *(*problem)(void *user, const char *path, const http_parser *head, int status, const char *sentence);
     void *user;
 } http_handler;
 

@@ -13,6 +13,7 @@ typedef struct problem {
     int status; /* HTTP; 0: there is none */
     char param[96], code[48];
     char text[MF_ERROR_TEXT];
+    const char *id; /* of the request; NULL: it has none */
 } problem;
 
 /* The body of an error as the family has it; malloc'd. */
@@ -53,7 +54,10 @@ typedef struct api {
     void (*begin)(job *j);                                      /* loop, in streams: before anything else */
     void (*event)(job *j, out_choice *c, const sched_event *e); /* loop, in streams: REPLY, PROMPT_TOKEN, ENDED */
     void (*end)(job *j);                                        /* loop: all replies have ended */
+    void (*problem)(job *j); /* loop, in streams: writes j->problem; NULL: as the family does */
 } api;
+
+#define NO_THREADS "thread_unsupported_request" /* a problem's code: Anthropic's conversations that servers keep */
 
 struct job {
     job *next;

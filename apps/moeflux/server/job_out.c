@@ -64,11 +64,9 @@ void job_keep_alive(void *job_state) {
 /* ---- problems ---------------------------------------------------------------------------------------------------- */
 
 static const char *openai_type(int status) {
-    if (status == 401) return "authentication_error";
     if (status == 403) return "permission_error";
-    if (status == 404) return "not_found_error";
     if (status == 429) return "rate_limit_error";
-    return status >= 500 ? "server_error" : "invalid_request_error";
+    return status >= 500 ? "server_error" : "invalid_request_error"; /* 401 and 404 as well */
 }
 
 static const char *anthropic_type(int status) {
@@ -85,8 +83,13 @@ static json_t *problem_json(api_family family, const problem *p) {
     json_t *text = json_text(p->text, strlen(p->text)), *param = json_text(p->param, strlen(p->param));
     if (family == FAMILY_ANTHROPIC) {
         json_decref(param);
-        return json_pack("{s:s,s:{s:s,s:o}}", "type", "error", "error", "type", anthropic_type(p->status), "message",
-                         text);
+        json_t *error = json_pack("{s:s,s:o}", "type", anthropic_type(p->status), "message", text);
+        if (!strcmp(p->code, NO_THREADS)) /* its clients go on without, but only where they are told so */
+            json_object_set_new(error, "details",
+                                json_pack("{s:s,s:[s]}", "error_code", NO_THREADS, "unsupported", "thread"));
+        json_t *whole = json_pack("{s:s,s:o}", "type", "error", "error", error);
+        if (p->id) json_object_set_new(whole, "request_id", json_sprintf("req_%s", p->id));
+        return whole;
     }
     if (!p->param[0]) {
         json_decref(param);
@@ -106,12 +109,16 @@ char *problem_body(api_family family, const problem *p) {
 static void respond_problem(job *j) {
     char fields[64 + RETRY_FIELD];
     id_field(j, fields);
+    j->problem.id = j->id;
     if (j->problem.status == 503 || j->problem.status == 429) server_retry_field(j->server, fields + strlen(fields));
     if (!j->begun) {
         respond_bytes(j, j->problem.status, fields, problem_body(j->api->family, &j->problem));
         return;
     }
-    job_sse(j, j->api->family == FAMILY_ANTHROPIC ? "error" : NULL, problem_json(j->api->family, &j->problem));
+    if (j->api->problem)
+        j->api->problem(j);
+    else
+        job_sse(j, j->api->family == FAMILY_ANTHROPIC ? "error" : NULL, problem_json(j->api->family, &j->problem));
 }
 
 /* ---- what replies say -------------------------------------------------------------------------------------------- */

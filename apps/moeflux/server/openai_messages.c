@@ -94,8 +94,44 @@ bool openai_messages(gen *g, job *j, const json_t *messages) {
     return true;
 }
 
+/* A tool's name, in both of OpenAI's forms. */
+static const char *name_in(const json_t *tool) {
+    const json_t *f = json_object_get(tool, "function");
+    return json_string_value(json_object_get(f ? f : tool, "name"));
+}
+
+static bool is_listed(const json_t *list, const char *name) {
+    size_t i;
+    const json_t *one;
+    json_array_foreach(list, i, one) {
+        const char *own = name_in(one);
+        if (own && !strcmp(own, name)) return true;
+    }
+    return false;
+}
+
+/* {"type": "allowed_tools", "mode", "tools"}, in chats one level deeper: the others are as if they were not there. */
+static bool allowed_tools(gen *g, job *j, const json_t *choice) {
+    const json_t *inner = json_object_get(choice, "allowed_tools");
+    const json_t *list = json_object_get(inner ? inner : choice, "tools");
+    const char *mode = json_string_value(json_object_get(inner ? inner : choice, "mode"));
+    if (!mode || (strcmp(mode, "auto") && strcmp(mode, "required")) || !json_is_array(list) ||
+        json_array_size(list) > MAX_TOOLS)
+        return job_fail(j, 400, "tool_choice", "invalid_value",
+                        "Invalid 'tool_choice': allowed tools are a 'mode' of 'auto' or 'required' and a list of "
+                        "'tools', at most %d.",
+                        MAX_TOOLS);
+    for (size_t i = json_array_size(g->tools); i-- > 0;)
+        if (!is_listed(list, name_in(json_array_get(g->tools, i)))) json_array_remove(g->tools, i);
+    if (!json_array_size(g->tools))
+        return job_fail(j, 400, "tool_choice", "invalid_value",
+                        "Invalid 'tool_choice': none of the allowed tools is in 'tools'.");
+    g->opt.tool_choice = !strcmp(mode, "auto") ? MF_TOOLS_AUTO : MF_TOOLS_REQUIRED;
+    return true;
+}
+
 bool openai_tool_choice(gen *g, job *j, const json_t *choice) {
-    const char *word = json_string_value(choice);
+    const char *word = json_string_value(choice), *type = json_string_value(json_object_get(choice, "type"));
     if (!choice || json_is_null(choice)) return true;
     if (!g->tools || !json_array_size(g->tools)) {
         if (word && !strcmp(word, "none")) return true;
@@ -114,8 +150,8 @@ bool openai_tool_choice(gen *g, job *j, const json_t *choice) {
                             "Invalid value: '%.40s'. Supported values are: 'none', 'auto', and 'required'.", word);
         return true;
     }
-    const json_t *f = json_object_get(choice, "function");
-    const char *name = json_string_value(json_object_get(f ? f : choice, "name"));
+    if (type && !strcmp(type, "allowed_tools")) return allowed_tools(g, j, choice);
+    const char *name = name_in(choice);
     if (!name)
         return job_fail(j, 400, "tool_choice", "invalid_type",
                         "Invalid type for 'tool_choice': expected one of 'none', 'auto', 'required' or an object that "

@@ -32,6 +32,13 @@ static const char *const known[] = {
     "background",
     "previous_response_id",
     "max_tool_calls",
+    "top_logprobs",
+    "conversation",
+    "prompt",
+    "context_management",
+    "moderation",
+    "prompt_cache_options",
+    "client_metadata",
     "top_k",
     "min_p",
     "typical_p",
@@ -130,40 +137,68 @@ static bool read_input(gen *g, job *j, const json_t *body) {
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
+/* Tools that OpenAI runs (web_search, ...), or that only its models know (custom, namespace), are offers that this
+ * model cannot take: they are left out, and the answer's list of tools is without them. */
 static bool read_tools(gen *g, job *j, const json_t *body) {
-    const json_t *tools = json_object_get(body, "tools"), *tool;
+    const json_t *tools = json_object_get(body, "tools"), *tool, *choice = json_object_get(body, "tool_choice");
     bool parallel = true;
     char where[48];
     size_t i;
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return job_fail(j, 400, "tools", "invalid_type", "Invalid type for 'tools': expected an array.");
     json_array_foreach(tools, i, tool) {
         const char *type = json_string_value(json_object_get(tool, "type"));
         snprintf(where, sizeof where, "tools[%zu]", i);
-        if (!type || strcmp(type, "function"))
-            return job_fail(j, 400, where, "invalid_value",
-                            "Invalid '%s': only tools of type 'function' are supported.", where);
+        if (!type)
+            return job_fail(j, 400, where, "missing_required_parameter", "Missing required parameter: '%s.type'.",
+                            where);
+        if (strcmp(type, "function")) continue;
         if (!gen_tool(g, j, json_object_get(tool, "name"), json_object_get(tool, "description"),
                       json_object_get(tool, "parameters"), where))
             return false;
     }
     if (!field_bool(j, body, "parallel_tool_calls", &parallel)) return false;
     g->opt.one_call = !parallel;
-    return openai_tool_choice(g, j, json_object_get(body, "tool_choice"));
+    const char *word = json_string_value(choice);
+    bool left_out = json_array_size(tools) && !g->tools;
+    return (left_out && word && !strcmp(word, "auto")) || openai_tool_choice(g, j, choice);
 }
 
 static bool refuse_stored(job *j, const json_t *body) {
-    const json_t *previous = json_object_get(body, "previous_response_id");
+    static const char *const stored[] = {"previous_response_id", "conversation", "prompt", NULL};
+    const char *truncation = NULL; /* "auto" is a leave to cut, which nobody has to take */
     bool background = false;
-    if (previous && !json_is_null(previous))
-        return job_fail(
-            j, 400, "previous_response_id", "unsupported_parameter",
-            "Responses are not stored here: send the whole conversation in 'input' instead of 'previous_response_id'.");
-    const char *truncation = "disabled";
-    if (!field_bool(j, body, "background", &background) || !field_text(j, body, "", "truncation", &truncation))
+    if (!fields_unset(j, body, stored, "Nothing is stored here: send the whole conversation in 'input'.") ||
+        !field_bool(j, body, "background", &background) || !field_text(j, body, "", "truncation", &truncation))
         return false;
-    if (strcmp(truncation, "disabled"))
-        return job_fail(j, 400, "truncation", "unsupported_parameter",
-                        "'truncation' can only be 'disabled': nothing of the input is left out without a word.");
+    if (truncation && strcmp(truncation, "disabled") && strcmp(truncation, "auto"))
+        return job_fail(j, 400, "truncation", "invalid_value",
+                        "Invalid value: '%.40s'. Supported values are: 'auto' and 'disabled'.", truncation);
     return !background || job_fail(j, 400, "background", "unsupported_parameter", "'background' is not supported.");
+}
+
+/* The tools that were offered to the model. */
+static json_t *functions_of(const json_t *tools) {
+    json_t *list = json_array(), *tool;
+    size_t i;
+    json_array_foreach(tools, i, tool) if (!strcmp(json_string_value(json_object_get(tool, "type")), "function"))
+        json_array_append(list, tool);
+    return list;
+}
+
+/* Logprobs are not written here: who asks for them hears of it. */
+static bool refuse_logprobs(job *j, const json_t *body) {
+    const json_t *include = json_object_get(body, "include"), *one;
+    int64_t n_top = 0;
+    size_t i;
+    if (!field_int(j, body, "top_logprobs", 0, 20, &n_top)) return false;
+    bool asked = n_top > 0;
+    json_array_foreach(include, i, one) {
+        const char *name = json_string_value(one);
+        asked = asked || (name && !strcmp(name, "message.output_text.logprobs"));
+    }
+    return !asked || job_fail(j, 400, n_top ? "top_logprobs" : "include", "unsupported_parameter",
+                              "Logprobs are not given here; /v1/chat/completions gives them.");
 }
 
 /* Parts of the request that every answer repeats. */
@@ -174,8 +209,7 @@ static bool repeat(const gen *g, job *j, const json_t *body) {
         json_object_set_new(about, names[i],
                             (value = json_object_get(body, names[i])) ? json_incref(value) : json_null());
     if (json_is_null(json_object_get(about, "metadata"))) json_object_set_new(about, "metadata", json_object());
-    value = json_object_get(body, "tools");
-    json_object_set_new(about, "tools", json_is_array(value) ? json_incref(value) : json_array());
+    json_object_set_new(about, "tools", functions_of(json_object_get(body, "tools")));
     value = json_object_get(body, "tool_choice");
     json_object_set_new(about, "tool_choice", value ? json_incref(value) : json_string("auto"));
     value = json_object_get(body, "text");
@@ -197,13 +231,14 @@ static bool repeat(const gen *g, job *j, const json_t *body) {
 }
 
 bool responses_request(gen *g, job *j, const json_t *body) {
-    const json_t *format = json_object_get(json_object_get(body, "text"), "format");
+    const json_t *text = NULL, *reasoning = NULL;
     const char *effort = NULL;
-    bool fine = fields_known(j, body, known) && refuse_stored(j, body) && field_bool(j, body, "stream", &j->stream) &&
-                read_input(g, j, body) && read_tools(g, j, body) && gen_sampling(g, j, body) &&
-                field_int(j, body, "max_output_tokens", 1, INT32_MAX, &g->opt.max_tokens) &&
-                gen_form(g, j, format, "text.format") &&
-                field_text(j, json_object_get(body, "reasoning"), "reasoning", "effort", &effort) &&
+    bool fine = fields_known(j, body, known) && field_object(j, body, "text", &text) &&
+                field_object(j, body, "reasoning", &reasoning) && refuse_stored(j, body) && refuse_logprobs(j, body) &&
+                field_bool(j, body, "stream", &j->stream) && read_input(g, j, body) && read_tools(g, j, body) &&
+                gen_sampling(g, j, body) && field_int(j, body, "max_output_tokens", 1, INT32_MAX, &g->opt.max_tokens) &&
+                gen_form(g, j, json_object_get(text, "format"), "text.format") &&
+                field_text(j, reasoning, "reasoning", "effort", &effort) &&
                 gen_effort(g, j, effort, "reasoning.effort");
     return fine && repeat(g, j, body);
 }

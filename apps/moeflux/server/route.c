@@ -18,21 +18,23 @@ static const api *find_api(const char *path) {
     return NULL;
 }
 
-static api_family family_of(const char *path) {
-    return path && !strncmp(path, "/v1/messages", 12) ? FAMILY_ANTHROPIC : FAMILY_OPENAI;
+/* By the place; where both have it, by the field that Anthropic's clients always send. */
+static api_family family_of(const char *path, const http_parser *head) {
+    bool is_theirs = path && !strncmp(path, "/v1/messages", 12);
+    return is_theirs || (head && http_parser_field(head, "anthropic-version")) ? FAMILY_ANTHROPIC : FAMILY_OPENAI;
 }
 
-char *route_problem(void *user, const char *path, int status, const char *sentence) {
+char *route_problem(void *user, const char *path, const http_parser *head, int status, const char *sentence) {
     problem p = {.status = status};
     (void)user;
     if (status == 401) strcpy(p.code, "invalid_api_key");
     if (status == 429) strcpy(p.code, "rate_limit_exceeded");
     snprintf(p.text, sizeof p.text, "%s", sentence);
-    return problem_body(family_of(path), &p);
+    return problem_body(family_of(path, head), &p);
 }
 
-static void refuse(http_conn *conn, const char *path, int status, const char *fields, const char *sentence) {
-    char *body = route_problem(NULL, path, status, sentence);
+static void refuse(http_conn *conn, const http_request *r, int status, const char *fields, const char *sentence) {
+    char *body = route_problem(NULL, r->path, r->head, status, sentence);
     http_respond(conn, status, "application/json", fields, body ? body : "", body ? strlen(body) : 0);
     free(body);
 }
@@ -161,7 +163,7 @@ static void model(server *s, http_conn *conn, const http_request *r) {
              r->path + strlen("/v1/models/"), s->opt.model_id);
     problem p = {.status = 404, .param = "model", .code = "model_not_found"};
     snprintf(p.text, sizeof p.text, "%s", text);
-    char *body = problem_body(http_parser_field(r->head, "anthropic-version") ? FAMILY_ANTHROPIC : FAMILY_OPENAI, &p);
+    char *body = problem_body(family_of(r->path, r->head), &p);
     http_respond(conn, 404, "application/json", NULL, body ? body : "", body ? strlen(body) : 0);
     free(body);
 }
@@ -239,19 +241,19 @@ static void post(server *s, const api *a, http_conn *conn, const http_request *r
     char retry[RETRY_FIELD];
     server_retry_field(s, retry);
     if (s->stopping) {
-        refuse(conn, r->path, 503, "Retry-After: 5\r\n", "The server is going down.");
+        refuse(conn, r, 503, "Retry-After: 5\r\n", "The server is going down.");
         return;
     }
     if (s->n_jobs >= s->opt.max_running + s->opt.max_waiting) {
         metrics_refused(&s->metrics);
-        refuse(conn, r->path, 429, retry, "The queue is full; try again in a moment.");
+        refuse(conn, r, 429, retry, "The queue is full; try again in a moment.");
         return;
     }
     job *j = job_create(s, a, conn, r);
     if (j)
         preparer_put(s, j);
     else
-        refuse(conn, r->path, 503, retry, "There is no memory for the request.");
+        refuse(conn, r, 503, retry, "There is no memory for the request.");
 }
 
 void route_request(void *user, http_conn *conn, const http_request *r) {
@@ -266,13 +268,18 @@ void route_request(void *user, http_conn *conn, const http_request *r) {
         post(s, a, conn, r);
     } else if (is_get && get(s, conn, r)) {
     } else if (a || known_get(r->path)) {
-        refuse(conn, r->path, 405, a ? "Allow: POST, OPTIONS\r\n" : "Allow: GET, HEAD\r\n",
+        refuse(conn, r, 405, a ? "Allow: POST, OPTIONS\r\n" : "Allow: GET, HEAD\r\n",
                a ? "Not allowed: this place takes POST only." : "Not allowed: this place takes GET only.");
     } else if (!strcmp(r->path, "/v1/embeddings")) {
-        refuse(conn, r->path, 501, NULL, "This model writes text; it has no embeddings to give.");
+        refuse(conn, r, 501,
+               "x-should-retry: false\r\n", /* clients try 5xx again where this does not tell them not to */
+               "This model writes text; it has no embeddings to give.");
     } else {
         char text[256];
-        snprintf(text, sizeof text, "Invalid URL (%.16s %.160s)", r->method, r->path);
-        refuse(conn, r->path, 404, NULL, text);
+        if (!strncmp(r->path, "/v1/responses/", 14))
+            snprintf(text, sizeof text, "There is nothing at %.128s: responses are not stored here.", r->path);
+        else
+            snprintf(text, sizeof text, "Invalid URL (%.16s %.160s)", r->method, r->path);
+        refuse(conn, r, 404, NULL, text);
     }
 }

@@ -59,6 +59,7 @@ static void end_seq(sched *s, seq *q, mf_status status, const char *error) {
     unlink_seq(s, q);
     q->state = SEQ_ENDED;
     s->n_left++;
+    s->full = false;
     for (seq *other = s->seqs; other; other = other->next) other->yielded = false;
     sched__emit(s, q, &e);
     seq_free(q);
@@ -139,10 +140,11 @@ static seq *next_waiting(const sched *s) {
 
 static void admit(sched *s) {
     seq *q;
-    while (s->n_running < s->opt.max_running && (q = next_waiting(s))) {
+    while (!(s->full && s->n_running) && s->n_running < s->opt.max_running && (q = next_waiting(s))) {
         mf_error err = {0};
         mf_status st = sched__start(s, q, &err);
-        if (st == MF_E_NOMEM && s->n_running) return; /* again when another one has ended */
+        s->full = st == MF_E_NOMEM;
+        if (s->full && s->n_running) return; /* again when another one has ended */
         note_served(s, q->client);
         if (st != MF_OK) end_seq(s, q, st, err.text);
     }
@@ -154,7 +156,10 @@ static void take_loaded(sched *s) {
         mf_error err = {0};
         s->n_loading--;
         mf_status st = *q->cancelled ? MF_E_CANCELLED : sched__loaded(s, q, &err);
-        if (st == MF_E_NOMEM && s->n_running) continue; /* it waits again */
+        if (st == MF_E_NOMEM) { /* it waits until another one has ended */
+            s->full = true;
+            continue;
+        }
         if (st != MF_OK) end_seq(s, q, st, err.text[0] ? err.text : mf_status_text(st));
     }
 }
@@ -322,6 +327,7 @@ static void piece_read(sched *s, seq *q, const mf_part *part) {
 static void after_part(sched *s, seq *q, const mf_part *part) {
     if (part->status == MF_E_NOMEM) {
         q->paused = true;
+        q->step_error = *part->error;
     } else if (part->status == MF_E_CANCELLED && s->halt) {
         return; /* the session is as it was; run() ends it with what it has said */
     } else if (part->status != MF_OK) {
@@ -347,8 +353,9 @@ static void care_for_paused(sched *s, bool idle) {
     bool room = s->n_left > 0 || sched__drop_idle(s);
     for (seq *q = s->seqs; room && q; q = q->next) q->paused = false;
     if (room || !idle) return;
-    if (s->n_running < 2 || !sched__yield(s, last))
-        end_seq(s, last, MF_E_NOMEM, "the memory for sessions is used up (--ram)");
+    bool alone = s->n_running < 2;
+    if (alone || !sched__yield(s, last)) /* a prompt that has all the memory there is will never fit */
+        end_seq(s, last, alone && last->state == SEQ_READING ? MF_E_LIMIT : MF_E_NOMEM, last->step_error.text);
     for (seq *q = s->seqs; q; q = q->next) q->paused = false;
 }
 

@@ -53,6 +53,7 @@ struct sched {
     int64_t short_tokens;         /* ... and the tokens that those read */
     int64_t turn;                 /* counts pieces of long prompts: who waits longest is next */
     int n_left;                   /* sequences ended since the last pass */
+    bool full;                    /* there was no memory for one more, and no sequence has ended since */
     steppers *steppers;
     seq *to_step[SCHED_MAX_PARTS]; /* those whose logits are there, in the order of their events */
     int n_to_step;
@@ -63,7 +64,7 @@ int64_t sched__next_cut(const sched *s, const seq *q, int64_t pos);
 bool sched__at_mark(const seq *q); /* a state worth keeping */
 /* Brings a waiting sequence to loading, reading or following; MF_E_NOMEM: not now. */
 mf_status sched__start(sched *s, seq *q, mf_error *err);
-/* The disk has been asked: to reading or following; MF_E_NOMEM: it waits again. */
+/* The disk has been asked: to reading or following, or it is asked again; MF_E_NOMEM: the sequence waits again. */
 mf_status sched__loaded(sched *s, seq *q, mf_error *err);
 void sched__keep(sched *s, seq *q); /* its state, in the prompt cache */
 /* What is to be expected of n tokens of a prompt: see sched_event. */

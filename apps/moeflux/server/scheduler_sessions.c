@@ -263,12 +263,34 @@ static void begin_reading(sched *s, seq *q) {
     tell_started(s, q);
 }
 
+/* Brings what memory knows of the prompt into the session. Where there is no room for it, and nobody who would make
+ * some, the session stays as it is: the prompt is read from there. */
+static mf_status begin_known(sched *s, seq *q, bool alone, mf_error *err) {
+    int64_t n = 0;
+    mf_status st;
+    do {
+        st = mf_prompt_begin_memory(q->session, q->prompt.ids, q->prompt.n_ids, &n, err);
+    } while (st == MF_E_NOMEM && sched__drop_idle(s));
+    if (st == MF_E_NOMEM && alone) {
+        n = mf_memory_length(q->session);
+        st = MF_OK;
+    }
+    if (st == MF_OK) q->n_reused = n;
+    return st;
+}
+
+static void load(sched *s, seq *q) {
+    q->state = SEQ_LOADING;
+    s->n_loading++;
+    disk_load(s->disk, q);
+}
+
 mf_status sched__start(sched *s, seq *q, mf_error *err) {
     mf_status st = q->session ? MF_OK : take_session(s, q, err);
     if (st != MF_OK) return st;
     q->n_held = mf_memory_length(q->session);
     q->n_reused = 0;
-    if (!q->fresh) st = mf_prompt_begin_memory(q->session, q->prompt.ids, q->prompt.n_ids, &q->n_reused, err);
+    if (!q->fresh) st = begin_known(s, q, !s->n_running, err);
     if (st != MF_OK) {
         sched__release(s, q, false);
         return st;
@@ -276,25 +298,30 @@ mf_status sched__start(sched *s, seq *q, mf_error *err) {
     q->n_memory = q->n_reused;
     s->n_running++;
     if (s->disk && !q->fresh && (int64_t)q->prompt.n_ids - q->n_reused > WORTH_FOLLOWING) {
-        q->state = SEQ_LOADING;
-        s->n_loading++;
-        disk_load(s->disk, q);
+        load(s, q);
     } else {
         begin_reading(s, q);
     }
     return MF_OK;
 }
 
-/* What others have read meanwhile is in memory, and may be more than was on disk. */
+/* What others have read meanwhile is in memory, and may be more than was on disk. A load that found no memory is tried
+ * again while there is something to give up for it, and left out where nobody else is under way. */
 mf_status sched__loaded(sched *s, seq *q, mf_error *err) {
-    int64_t n = q->n_reused;
+    bool alone = s->n_running < 2;
     mf_status st = q->loaded;
-    if (st == MF_OK) st = mf_prompt_begin_memory(q->session, q->prompt.ids, q->prompt.n_ids, &n, &q->load_error);
-    if (st == MF_OK) {
-        if (n > q->n_reused) q->n_memory = n;
-        q->n_reused = n;
-        begin_reading(s, q);
+    if (st == MF_E_NOMEM && sched__drop_idle(s)) {
+        load(s, q);
         return MF_OK;
+    }
+    if (st == MF_OK || (st == MF_E_NOMEM && alone)) {
+        int64_t n_loaded = mf_memory_length(q->session);
+        st = begin_known(s, q, alone, &q->load_error);
+        if (st == MF_OK) {
+            if (q->n_reused > n_loaded) q->n_memory = q->n_reused;
+            begin_reading(s, q);
+            return MF_OK;
+        }
     }
     *err = q->load_error;
     sched__release(s, q, false);

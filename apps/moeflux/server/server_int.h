@@ -72,7 +72,7 @@ struct server {
 /* route.c */
 void route_request(void *server_user, http_conn *conn, const http_request *r);
 int route_head(void *server_user, const http_request *r, const char **sentence);
-char *route_problem(void *server_user, const char *path, int status, const char *sentence);
+char *route_problem(void *server_user, const char *path, const http_parser *head, int status, const char *sentence);
 
 /* "Retry-After: N\r\n", from how much waits. */
 #define RETRY_FIELD 32

@@ -135,7 +135,7 @@ static void load_queries(const mf__cpu_attend *a, const walk *w, const lane_map 
     int32_t lanes = a->r->k->lanes, used = m->tokens * m->heads;
     for (int32_t j = 0; j < lanes; j++) {
         q->last[j] = j < used ? w->seq->pos + m->row + j / m->heads : -1;
-        q->first[j] = a->window && q->last[j] >= a->window ? q->last[j] - a->window + 1 : 0;
+        q->first[j] = mf__window_first(a->window, a->chunked, q->last[j]);
     }
     if (w->few) {
         load_rows(a, w, m, q->q);
@@ -308,7 +308,7 @@ static walk walk_of(const plan *p, const mf__cpu_seq *seq) {
     int32_t queries = seq->n_rows * (a->n_heads / a->n_kv_heads);
     if (2 * queries <= a->r->k->lanes) w.few = queries;
     w.n_items = (w.n_vectors + a->item_vectors - 1) / a->item_vectors * a->n_kv_heads;
-    w.part = (a->window && seq->pos >= a->window ? seq->pos - a->window + 1 : 0) / PART_KEYS;
+    w.part = mf__window_first(a->window, a->chunked, seq->pos) / PART_KEYS;
     w.n_parts = (seq->pos + seq->n_rows - 1) / PART_KEYS - w.part + 1;
     return w;
 }

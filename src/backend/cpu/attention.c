@@ -118,6 +118,7 @@ static mf__cpu_attend attend_of(const mf__op *op) {
                             .v_dim = v_dim,
                             .scale = op->p.attn.scale,
                             .window = op->p.attn.window,
+                            .chunked = op->p.attn.chunked,
                             .item_vectors = 8,
                             .tile = head_tile,
                             .tile_floats = (int64_t)MF_CPU_KEYS * (dim + v_dim)};

@@ -293,6 +293,8 @@ mf_status mf__cpu_streams_write(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_add(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_map(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_route(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_weigh(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_identity(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_glu(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_experts(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_combine(mf__cpu_run *r, mf_error *err);
@@ -330,6 +332,7 @@ struct mf__cpu_attend {
     int32_t n_heads, n_kv_heads, k_dim, v_dim;
     float scale;
     int32_t window;     /* 0: none */
+    bool chunked;       /* it begins where the query's chunk of so many rows does */
     const float *sinks; /* [n_heads], or NULL */
     int item_vectors;   /* vectors of queries that share a walk over the keys, <= MF_CPU_MAX_VECTORS */
     mf__cpu_tile_fn *tile;

@@ -65,6 +65,9 @@ static void SET(glu)(const mf__glu *glu, const float *gate, const float *up, int
         } else if (glu->kind == MF_GLU_LIMITED) {
             g = -max_of(-g, -limit);
             store_some(y + i, n - i, g * sigmoid_of(g) * max_of(-max_of(-u, -limit), -limit));
+        } else if (glu->kind == MF_GLU_CUT) {
+            g = -max_of(-(g * sigmoid_of(g)), -limit);
+            store_some(y + i, n - i, g * max_of(-max_of(-u, -limit), -limit));
         } else if (glu->kind == MF_GLU_GELU) { /* 1 + tanh(z) = 2 sigmoid(2 z) */
             vf z = 1.5957691f * (g + 0.044715f * g * g * g);
             store_some(y + i, n - i, g * sigmoid_of(z) * u);

@@ -21,9 +21,11 @@ static void top_k(const float *p, int32_t n, int32_t k, int32_t *ids) {
     }
 }
 
-static void route_softmax(const float *logits, const mf__op_params *p, int32_t *ids, float *shares) {
+static void route_logits(const float *logits, const mf__op_params *p, int32_t *ids, float *shares) {
     float max = -FLT_MAX, total = 0;
     top_k(logits, p->route.n_experts, p->route.top_k, ids);
+    for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = sigmoid(logits[ids[k]]);
+    if (p->route.kind == MF_ROUTE_TOPK_SIGMOID) return;
     for (int32_t e = 0; e < p->route.n_experts; e++) max = logits[e] > max ? logits[e] : max;
     for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = expf(logits[ids[k]] - max);
     if (p->route.kind == MF_ROUTE_SOFTMAX)
@@ -106,7 +108,7 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread) {
         else if (by_scores(r->op))
             route_scored(logits, mf__cpu_weights(r, 0), p, ids, shares);
         else
-            route_softmax(logits, p, ids, shares);
+            route_logits(logits, p, ids, shares);
         for (int32_t k = 0; k < p->route.top_k; k++) sum += shares[k];
         for (int32_t k = 0; k < p->route.top_k; k++)
             shares[k] = (p->route.renorm ? shares[k] / sum : shares[k]) * p->route.scale;

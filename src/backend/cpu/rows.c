@@ -114,7 +114,7 @@ static void grow_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t t = begin; t < end; t++) {
         while (t >= r->b->segs[s].row0 + r->b->segs[s].n_rows) s++;
         float pos = (float)(r->b->segs[s].pos + t - r->b->segs[s].row0), *x = mf__cpu_out(r, 0) + t * cols;
-        float factor = 1.0f + p->map.a * logf(1.0f + floorf(pos / p->map.b));
+        float factor = 1.0f + p->map.a * logf(1.0f + floorf((pos + p->map.c) / p->map.b));
         for (int64_t i = 0; i < cols; i++) x[i] *= factor;
     }
 }
@@ -126,6 +126,54 @@ mf_status mf__cpu_map(mf__cpu_run *r, mf_error *err) {
         share_rows(r, grow_rows, r->b->n_rows, cols);
     else
         share_rows(r, map_values, (n + MAP_VALUES - 1) / MAP_VALUES, MAP_VALUES);
+    return MF_OK;
+}
+
+/* Row t of the first output is a times that of the first input. */
+static void scale_row(const mf__cpu_run *r, int64_t t, float a) {
+    const mf__op_params scale = {.map = {.kind = MF_MAP_SCALE, .a = a}};
+    int64_t cols = mf__cpu_in_cols(r, 0);
+    float *y = mf__cpu_out(r, 0) + t * cols;
+    memcpy(y, mf__cpu_in(r, 0) + t * cols, (size_t)cols * sizeof *y);
+    r->k->map(&scale, 1, cols, y);
+}
+
+static void weigh_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *share = mf__cpu_out(r, 1) + t;
+        scale_row(r, t, *share);
+        *share = 1;
+    }
+}
+
+static void identity_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    int32_t top = r->op->p.identity.top_k, n = r->op->p.identity.n_experts;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        int32_t *ids = (int32_t *)r->b->bufs[r->op->out[1]] + t * top, first = 0;
+        float *shares = mf__cpu_out(r, 2) + t * top, sum = 0;
+        for (int32_t k = top - 1; k >= 0; k--) first = ids[k] < n ? ids[k] : first;
+        for (int32_t k = 0; k < top; k++) {
+            if (ids[k] < n) continue;
+            sum += shares[k];
+            ids[k] = first, shares[k] = 0;
+        }
+        scale_row(r, t, sum);
+    }
+}
+
+mf_status mf__cpu_identity(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, identity_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
+    return MF_OK;
+}
+
+mf_status mf__cpu_weigh(mf__cpu_run *r, mf_error *err) {
+    (void)err;
+    share_rows(r, weigh_rows, r->b->n_rows, mf__cpu_in_cols(r, 0));
     return MF_OK;
 }
 
@@ -145,9 +193,13 @@ mf_status mf__cpu_glu(mf__cpu_run *r, mf_error *err) {
 
 static void sigmoid_gate_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
-    int64_t cols = mf__cpu_in_cols(r, 0), at = begin * cols;
+    int64_t cols = mf__cpu_in_cols(r, 0), part = r->op->p.gate.part, at = begin * cols;
     (void)thread;
-    r->k->mul_sigmoid(mf__cpu_out(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols);
+    if (part == 1) r->k->mul_sigmoid(mf__cpu_out(r, 0) + at, mf__cpu_in(r, 1) + at, (end - begin) * cols);
+    for (int64_t i = at / part; part > 1 && i < end * cols / part; i++) {
+        const mf__op_params scale = {.map = {.kind = MF_MAP_SCALE, .a = 1.0f / (1.0f + expf(-mf__cpu_in(r, 1)[i]))}};
+        r->k->map(&scale, 1, part, mf__cpu_out(r, 0) + i * part);
+    }
 }
 
 mf_status mf__cpu_sigmoid_gate(mf__cpu_run *r, mf_error *err) {

@@ -37,10 +37,13 @@ static mf_status cu_alloc(mf__backend *be, int64_t bytes, void **out, mf_error *
     return mf__cu_check(e, "allocating memory", err);
 }
 
+/* Also called by threads of the store: to wait for a stream that is being recorded would spoil the recording. */
 static void cu_release(mf__backend *be, void *mem) {
     mf__cu *cu = (mf__cu *)be;
     if (!mem) return;
+    pthread_mutex_lock(&cu->recording);
     (void)cudaStreamSynchronize(cu->stream);
+    pthread_mutex_unlock(&cu->recording);
     (void)cudaFree(mem);
 }
 
@@ -339,10 +342,16 @@ static mf__cu_plan *find_plan(mf__cu *cu, uint64_t key) {
 }
 
 static mf_status record(const mf__cu_list *list, mf__cu_plan *plan, mf_error *err) {
+    mf__cu *cu = list->cu;
     cudaGraph_t graph = NULL;
-    CHECK(cudaStreamBeginCapture(list->cu->stream, cudaStreamCaptureModeThreadLocal), "recording a pass");
-    mf_status st = mf__cu_emit(list, err);
-    cudaError_t e = cudaStreamEndCapture(list->cu->stream, &graph);
+    pthread_mutex_lock(&cu->recording);
+    cudaError_t e = cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal);
+    mf_status st = mf__cu_check(e, "recording a pass", err);
+    if (st == MF_OK) {
+        st = mf__cu_emit(list, err);
+        e = cudaStreamEndCapture(cu->stream, &graph);
+    }
+    pthread_mutex_unlock(&cu->recording);
     if (st == MF_OK) st = mf__cu_check(e, "recording a pass", err);
     if (st == MF_OK) st = mf__cu_check(cudaGraphInstantiate(&plan->exec, graph, 0), "recording a pass", err);
     if (graph) (void)cudaGraphDestroy(graph);
@@ -495,6 +504,7 @@ static void cu_free(mf__backend *be) {
     }
     mf__cu_reach_deinit(cu);
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
+    pthread_mutex_destroy(&cu->recording);
     free(cu->adopted);
     free(cu->banks);
     free(cu);
@@ -551,6 +561,7 @@ static mf_status create(const mf__backend_config *config, mf__backend **out, mf_
                              .wait = cu_wait};
     for (int i = 0; i < MF_CU_LANES; i++) pthread_mutex_init(&cu->lanes[i].lock, NULL);
     pthread_mutex_init(&cu->slabs_lock, NULL);
+    pthread_mutex_init(&cu->recording, NULL);
     mf_status st = set_up(cu, err);
     if (st != MF_OK) {
         cu_free(&cu->base);

@@ -553,8 +553,10 @@ bool mf__cu_supports(const mf__backend *be, const mf__op *op) {
     (void)be;
     switch (op->kind) {
     case MF_OP_ATTENTION:
-        return op->p.attn.head_dim <= 256 && mf__op_v_dim(&op->p) == op->p.attn.head_dim && op->in[1] < 0;
+        return op->p.attn.head_dim <= 256 && mf__op_v_dim(&op->p) == op->p.attn.head_dim && op->in[1] < 0 &&
+               !op->p.attn.chunked;
     case MF_OP_MLA_ATTENTION: return op->p.mla.n_latent <= 512 && op->p.mla.n_rope <= 64 && op->in[1] < 0;
+    case MF_OP_SIGMOID_GATE: return op->p.gate.part == 1;
     case MF_OP_ROPE: return !op->p.rope.back;
     case MF_OP_KV_APPEND: return op->in[1] >= 0;
     case MF_OP_CONV1D: return op->p.conv.n_kernel <= 8 && !op->p.conv.plain && !op->p.conv.at && op->w[1] < 0;
@@ -562,7 +564,7 @@ bool mf__cu_supports(const mf__backend *be, const mf__op *op) {
     case MF_OP_DELTA_NET: return op->p.delta.k_dim <= 256 && !op->p.delta.by_channel;
     case MF_OP_GATED_NORM: return !op->p.norm.sigmoid;
     case MF_OP_ROUTE:
-        if (op->w[1] >= 0 || op->in[1] >= 0 || op->p.route.kind == MF_ROUTE_SQRT_SOFTPLUS || op->p.route.eps > 0)
+        if (op->w[1] >= 0 || op->in[1] >= 0 || op->p.route.kind >= MF_ROUTE_SQRT_SOFTPLUS || op->p.route.eps > 0)
             return false;
         if (op->p.route.kind == MF_ROUTE_SOFTMAX && (op->w[0] >= 0 || op->p.route.n_groups > 1)) return false;
         return op->p.route.n_experts <= MF_CU_MAX_EXPERTS && op->p.route.top_k <= MF_CU_MAX_TOPK;
@@ -575,6 +577,8 @@ bool mf__cu_supports(const mf__backend *be, const mf__op *op) {
     case MF_OP_INDEX:
     case MF_OP_JOIN:
     case MF_OP_LAYER_NORM:
+    case MF_OP_WEIGH:
+    case MF_OP_IDENTITY:
     case MF_OP_MAP: return false;
     case MF_OP_GLU: return op->p.glu.kind == MF_GLU_SILU || op->p.glu.kind == MF_GLU_CLAMPED;
     case MF_OP_EXPERTS: return op->p.moe.glu.kind == MF_GLU_SILU || op->p.moe.glu.kind == MF_GLU_CLAMPED;

@@ -147,7 +147,7 @@ static __global__ void __launch_bounds__(STRIP_THREADS, NB == 1 ? 2 : 1)
     prefetch_input(p.in);
     /* first for nothing, with what was there before: instructions come from memory while the last kernel still runs */
 #pragma unroll 1
-    for (int turn = p.in.n == 1 ? 0 : 1; turn < 2; turn++) {
+    for (int turn = first_turn(p.in.n == 1); turn < 2; turn++) {
         if (turn) depend();
         fill_rows(p.in, t0, n, x, turn && block == 0);
     }

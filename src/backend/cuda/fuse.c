@@ -66,7 +66,9 @@ static bool is_row_norm(const mf__cu_step *s, const mf__op *op) {
 static int norm_products(const view *v) {
     const mf__op *norm = v->s->op;
     mf__cu_job jobs[MF_CU_MAX_JOBS];
-    if (!is_row_norm(v->s, norm) || !op_at(v, 1, MF_OP_MATMUL) || norm[1].in[0] != norm->out[0]) return 0;
+    if (!is_row_norm(v->s, norm) || !op_at(v, 1, MF_OP_MATMUL) || norm[1].in[0] != norm->out[0] ||
+        !mf__cu_few_fits(norm->p.norm.part, true, true))
+        return 0;
     mf__cu_step next = *v->s;
     next.op = norm + 1;
     int n = mf__cu_count_products(&next, v->end, false);
@@ -110,8 +112,8 @@ static bool gated_fits(const view *v) {
     if (!norm || !op_at(v, 1, MF_OP_MATMUL) || norm[1].in[0] != norm->out[0]) return false;
     int32_t part = norm->p.norm.part, cols = v->s->g->bufs[norm->in[0]].cols;
     int16_t out = product_out(v, 1);
-    return part >= 8 && part <= 128 && !(part & (part - 1)) && cols % part == 0 && !share(v->s, out, norm->in[0]) &&
-           !share(v->s, out, norm->in[1]);
+    return part >= 8 && part <= 128 && !(part & (part - 1)) && cols % part == 0 && mf__cu_few_fits(cols, true, true) &&
+           !share(v->s, out, norm->in[0]) && !share(v->s, out, norm->in[1]);
 }
 
 /* from: what is normed, where it is not in its buffer. */
@@ -331,7 +333,8 @@ static int mixture(const mf__cu_list *list, int i, const view *v) {
         mf__cu_glu glu = mf__cu_glu_of(&op[2].p.glu);
         if (glu.clamped != m.e.glu.clamped || glu.alpha != m.e.glu.alpha || glu.limit != m.e.glu.limit) return 0;
     }
-    if (left < 0 || !same_width(jobs, n_jobs) || !mf__cu_moe_fits(&m)) return 0;
+    if (left < 0 || !same_width(jobs, n_jobs) || !mf__cu_moe_fits(&m) || !mf__cu_few_fits(m.e.hidden, true, true))
+        return 0;
     mf__cu_input x = norm_input(s, norm);
     mf__cu_few(s->cu->stream, &x, jobs, n_jobs, false);
     mf__cu_moe_rows(s->cu->stream, &m);

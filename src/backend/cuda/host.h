@@ -96,6 +96,7 @@ typedef struct mf__cu {
     cudaEvent_t staged[MF_CU_RING];
     int next_staging;
     mf__cu_plan plans[MF_CU_PLANS];
+    pthread_mutex_t recording; /* one of them: nobody waits for the stream */
     int64_t clock;
     mf__cu_table *banks;
     int n_banks, max_banks;

@@ -9,21 +9,25 @@
 
 struct moe_params {
     mf__cu_moe m;
-    bool fused; /* experts are chosen here, and combined; else ids are read, and pairs written */
+    bool fused;  /* experts are chosen here, and combined; else ids are read, and pairs written */
+    bool chosen; /* down_kernel reads what up_kernel chose, instead of choosing while that still runs */
     strip_shape up, down, own;
     int batch, depth; /* of strips of gate and up */
 };
 
-/* One warp: the experts of a row, and their shares where they are chosen here. table: in shared memory. */
+/* One warp: the experts of a row, and their shares where they are chosen here. table: in shared memory. chosen: before,
+ * and kept. */
 static __device__ __forceinline__ void choose(const moe_params &p, int64_t row, const char *const *table, float *memory,
-                                              const char **blobs, float *shares, bool first) {
+                                              const char **blobs, float *shares, bool chosen, bool first) {
     const mf__cu_experts &e = p.m.e;
     int id = 0, lane = lane_id();
     float share = 0;
-    if (p.fused)
+    if (p.fused && !chosen) {
         share = route_row(p.m.route, row, memory, &id);
-    else if (lane < e.top_k)
-        id = e.ids[row * e.top_k + lane];
+    } else if (lane < e.top_k) {
+        id = fresh((p.fused ? p.m.route.ids : e.ids) + row * e.top_k + lane);
+        if (p.fused) share = fresh(p.m.route.shares + row * e.top_k + lane);
+    }
     if (lane >= e.top_k) return;
     blobs[lane] = table[id];
     if (shares) shares[lane] = share;
@@ -83,10 +87,10 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 2) up_kernel(const __gri
     __syncthreads();
     /* first for nothing, with what was there before: instructions come from memory while the last kernel still runs */
 #pragma unroll 1
-    for (int turn = p.fused && e.n_rows == 1 ? 0 : 1; turn < 2; turn++) {
+    for (int turn = first_turn(p.fused && e.n_rows == 1); turn < 2; turn++) {
         if (turn) depend();
         if (warp == 0)
-            choose(p, row, table, choice, blobs, 0, turn && block == 0);
+            choose(p, row, table, choice, blobs, 0, false, turn && block == 0);
         else /* meanwhile the others round the row */
             store_raw(x, 0, e.x + row * e.hidden, 1, e.hidden, warp - 1, STRIP_WARPS - 1);
         __syncthreads();
@@ -119,7 +123,7 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 2) up_kernel(const __gri
 /* Where a block has what. */
 struct down_memory {
     char *strips, *own_strip;
-    float *sums, *found; /* [units][16], [slots + 1][16] */
+    float *sums, *found; /* [units][16], [slots + 1][16]; before them in the same memory: own.x */
     strip_rows x, own;
     const char **table;
     float *choice;
@@ -132,12 +136,14 @@ static inline __host__ __device__ size_t lay_down(const moe_params &p, char *mem
     to->strips = mem;
     to->own_strip = mem + at;
     at += shared ? p.own.bytes : 0;
+    size_t sums = (size_t)(e.top_k + 1) * STRIP_WARPS * STRIP_ROWS * 4, values = (size_t)p.m.shared.n_cols * 4;
     to->sums = (float *)(mem + at);
-    at += (size_t)(e.top_k + 1) * STRIP_WARPS * STRIP_ROWS * 4;
+    at += shared && values > sums ? values : sums;
     to->found = (float *)(mem + at);
     at += (size_t)(e.top_k + 1) * STRIP_ROWS * 4;
     at += lay_strip_rows(mem + at, e.top_k, e.inner, false, false, &to->x);
-    if (shared) at += lay_strip_rows(mem + at, 1, p.m.shared.n_cols, true, false, &to->own);
+    if (shared) at += lay_strip_rows(mem + at, 1, p.m.shared.n_cols, false, false, &to->own);
+    to->own.x = to->sums;
     return at + lay_choice(p, mem + at, &to->table, &to->choice);
 }
 
@@ -161,7 +167,8 @@ static __device__ __forceinline__ void multiply_units(const moe_params &p, const
 }
 
 /* blockIdx: strip of down's rows, row. The router's logits (or the ids) are older than the kernel before this one:
- * experts are chosen again, and their rows asked for, while gate and up are still on their way. */
+ * experts are chosen again, and their rows asked for, while gate and up are still on their way. Where most blocks begin
+ * after that anyway, they read what was chosen. */
 template <int WIDTH, int OWN, mf__cu_type SCALES>
 static __global__ void __launch_bounds__(STRIP_THREADS, 2) down_kernel(const __grid_constant__ moe_params p) {
     __shared__ const char *blobs[MF_CU_MAX_TOPK];
@@ -175,15 +182,16 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 2) down_kernel(const __g
     lay_down(p, memory, &mem);
     if (shared) ask_row(p.own, source_of(p.m.shared, w0), warp, warp, mem.own_strip);
     copy_table(p, mem.table);
+    if (p.chosen) depend();
     __syncthreads();
-    if (warp == 0) choose(p, row, mem.table, mem.choice, blobs, shares, false);
+    if (warp == 0) choose(p, row, mem.table, mem.choice, blobs, shares, p.chosen, false);
     __syncthreads();
     for (int k = 0; k < e.top_k; k++)
         if (blobs[k])
             ask_row(p.down, source_of(part_of(e.bank.down, blobs[k]), w0), warp, warp, mem.strips + k * p.down.bytes);
     copy_commit();
 #pragma unroll 1
-    for (int turn = p.fused && e.n_rows == 1 ? 0 : 1; turn < 2; turn++) { /* first for nothing, as in up_kernel */
+    for (int turn = first_turn(p.fused && e.n_rows == 1 && !p.chosen); turn < 2; turn++) { /* as in up_kernel */
         if (turn) depend();
         if (shared) {
             const float *gate = p.m.shared_gate + row * p.m.shared.n_cols,
@@ -276,6 +284,7 @@ template <int WIDTH, mf__cu_type SCALES> static void launch(cudaStream_t s, moe_
     size_t up = up_bytes(&p), down = lay_down(p, 0, &mem);
     dim3 grid(ceil_div(p.m.e.hidden, STRIP_ROWS), n);
     if (blocks > (unsigned)total) blocks = total;
+    p.chosen = p.fused && (n > 2 || grid.x > 2 * SMS);
     MF_LAUNCH_EARLY((up_kernel<WIDTH, SCALES>), dim3(blocks, n), STRIP_THREADS, up, s, p);
     if (p.fused && p.m.shared.n_cols && p.m.shared.bits == 8)
         MF_LAUNCH_EARLY((down_kernel<WIDTH, 8, SCALES>), grid, STRIP_THREADS, down, s, p);

@@ -97,6 +97,7 @@ static inline void mma_f16(float *d, const uint32_t *a, uint32_t b0, uint32_t b1
 }
 template <bool TURNED> static inline void load_matrices(uint32_t *r, const void *row) {
     const uint16_t *rows[32];
+    emu_aligned(row, 16);
     const char *all = emu_exchange(&row, sizeof row);
     for (int l = 0; l < 32; l++) memcpy(&rows[l], all + 16 * l, sizeof row);
     int lane = emu_lane(), i = lane / 4, k = lane % 4 * 2;
@@ -107,9 +108,13 @@ template <bool TURNED> static inline void load_matrices(uint32_t *r, const void 
     }
 }
 static inline void copy_async16(void *to, const void *from, bool valid) {
+    emu_aligned(to, 16);
+    emu_aligned(from, 16);
     valid ? memcpy(to, from, 16) : memset(to, 0, 16);
 }
 static inline void copy_async4(void *to, const void *from, bool valid) {
+    emu_aligned(to, 4);
+    emu_aligned(from, 4);
     valid ? memcpy(to, from, 4) : memset(to, 0, 4);
 }
 static inline void copy_commit(void) {

@@ -172,9 +172,14 @@ static int64_t many_rows(const mf__binding *b) {
     return n;
 }
 
+/* Of one buffer: experts begin where kernels can load sixteen bytes at once, however much memory there is. */
+static int64_t buffer_bytes(const mf__cu *cu) {
+    return cu->on_way.bytes / MF_CU_PIECES / EXPERT_ALIGN * EXPERT_ALIGN;
+}
+
 /* Experts of a buffer. */
 static int64_t room(const mf__cu *cu, const mf__bank *bank) {
-    return cu->on_way.bytes / MF_CU_PIECES / step_of(bank->layout->bytes);
+    return buffer_bytes(cu) / step_of(bank->layout->bytes);
 }
 
 int mf__cu_most_pieces(mf__cu *cu, const mf__run *run) {
@@ -203,7 +208,7 @@ int mf__cu_find_pieces(mf__cu *cu, const mf__run *run, char *host, char *device,
             int buffer = cu->next_piece++ % MF_CU_PIECES;
             out[n] = (mf__cu_piece){.first = e,
                                     .buffer = buffer,
-                                    .to = (char *)cu->on_way.at + buffer * (cu->on_way.bytes / MF_CU_PIECES),
+                                    .to = (char *)cu->on_way.at + buffer * buffer_bytes(cu),
                                     .table = (const char *const *)(void *)(device + n * table)};
             memset(host + n * table, 0, (size_t)table);
             n++;

@@ -78,7 +78,7 @@ struct f32_params {
 };
 
 static __global__ void __launch_bounds__(THREADS) f32_kernel(const __grid_constant__ f32_params p) {
-    __shared__ float ws[DEPTH][SIDE + 4], xs[DEPTH][SIDE + 4];
+    __shared__ __align__(16) float ws[DEPTH][SIDE + 4], xs[DEPTH][SIDE + 4];
     __shared__ int rows[SIDE], out_rows[SIDE];
     const mf__cu_tiles &t = p.t;
     const mf__cu_job &job = t.jobs[blockIdx.z];

@@ -165,16 +165,19 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const __grid_co
     __syncthreads();
     int w0 = (blockIdx.x - p.first[job]) * BLOCK_W + warp % 4 * WARP_W + lane / 4, x0 = warp / 4 * WARP_X;
     int groups = m.n_groups;
-    int64_t scale_bytes = WIDTH == 0 ? 1 : m.scale_type == MF_CU_F32 ? 4 : 2;
-    const char *codes[TILES_W][2];
-    int64_t scale_at[TILES_W][2];
+    int scale_bytes = WIDTH == 0 ? 1 : m.scale_type == MF_CU_F32 ? 4 : 2;
+    /* the thread's first row, and how far behind it the others are: registers are scarce */
+    int64_t row0 = min(w0, m.n_rows - 1);
+    const char *codes = m.data + row0 * m.row_bytes, *own_scales = m.scales + row0 * m.n_groups * scale_bytes;
+    const char *own_biases = m.biases ? m.biases + row0 * m.n_groups * scale_bytes : 0;
+    int code_at[TILES_W][2], scale_at[TILES_W][2];
 #pragma unroll
     for (int i = 0; i < TILES_W; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int64_t row = min(w0 + 16 * i + 8 * h, m.n_rows - 1);
-            codes[i][h] = m.data + row * m.row_bytes;
-            scale_at[i][h] = row * m.n_groups * scale_bytes;
+            int behind = min(w0 + 16 * i + 8 * h, m.n_rows - 1) - (int)row0;
+            code_at[i][h] = behind * (int)m.row_bytes;
+            scale_at[i][h] = behind * m.n_groups * scale_bytes;
         }
     float acc[TILES_W][TILES_X][4];
 #pragma unroll
@@ -195,7 +198,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const __grid_co
         for (int i = 0; i < TILES_W; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                granule_scale<WIDTH>(m, m.scales + scale_at[i][h], m.biases ? m.biases + scale_at[i][h] : 0, g,
+                granule_scale<WIDTH>(m, own_scales + scale_at[i][h], own_biases ? own_biases + scale_at[i][h] : 0, g,
                                      &next_sc[i][h], &next_bi[i][h]);
     };
     scales(0);
@@ -204,7 +207,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const __grid_co
 #pragma unroll
         for (int h = 0; h < 2; h++)
 #pragma unroll
-            for (int k = 0; k < PER; k++) load_unit<WIDTH>(codes[i][h], k, lane % 4, m.wide, raw[i][h][k]);
+            for (int k = 0; k < PER; k++) load_unit<WIDTH>(codes + code_at[i][h], k, lane % 4, m.wide, raw[i][h][k]);
     for (int g = 0; g < groups; g++) {
         uint32_t even[TILES_W][2][PER], odd[TILES_W][2][PER];
         copy_wait<STAGES - 2>();
@@ -221,7 +224,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const __grid_co
                 for (int k = 0; k < PER; k++) {
                     unpack_unit<WIDTH>(raw[i][h][k], &even[i][h][k], &odd[i][h][k]);
                     if (g + 1 < groups)
-                        load_unit<WIDTH>(codes[i][h], (g + 1) * PER + k, lane % 4, m.wide, raw[i][h][k]);
+                        load_unit<WIDTH>(codes + code_at[i][h], (g + 1) * PER + k, lane % 4, m.wide, raw[i][h][k]);
                 }
             }
         if (g + 1 < groups) scales(g + 1);

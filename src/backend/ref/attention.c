@@ -64,13 +64,13 @@ static float score(const float *q, const float *k, int32_t dim, float scale) {
     return sum * scale;
 }
 
-/* o = sum_i softmax_i(q . k_i * scale) v_i over the cached rows that are seen, from first on, which leaves as many rows
- * as the window has. A sink is one more logit of the softmax, without a value. Scores are computed twice, once for the
- * maximum and once for the sum, so that no length needs memory of its own. mem: a key or a value. */
+/* o = sum_i softmax_i(q . k_i * scale) v_i over the cached rows that are seen, from first on, where the window or the
+ * query's chunk begins. A sink is one more logit of the softmax, without a value. Scores are computed twice, once for
+ * the maximum and once for the sum, so that no length needs memory of its own. mem: a key or a value. */
 static void attend_one(const mf__kv *kv, const float *q, const mf__picks *picks, int32_t kv_head, const float *sink,
                        const mf__op_params *p, float *mem, float *o) {
     int32_t dim = p->attn.head_dim, v_dim = mf__op_v_dim(p), at = kv_head * dim, v_at = kv_head * v_dim;
-    int64_t first = p->attn.window && picks->n_rows > p->attn.window ? picks->n_rows - p->attn.window : 0;
+    int64_t first = mf__window_first(p->attn.window, p->attn.chunked, picks->n_rows - 1);
     float max = sink ? *sink : -FLT_MAX;
     for (int64_t i = first; i < picks->n_rows; i++) {
         float s = score(q, mf__ref_k_row(kv, mf__picks_row(picks, i), at, dim, mem), dim, p->attn.scale);
@@ -124,5 +124,5 @@ void mf__ref_sigmoid_gate(const mf__ref_run *r) {
     const float *gate = mf__ref_in(r, 1);
     float *x = mf__ref_out(r, 0);
     int64_t n = (int64_t)r->b->n_rows * mf__ref_in_cols(r, 0);
-    for (int64_t i = 0; i < n; i++) x[i] *= mf__ref_sigmoid(gate[i]);
+    for (int64_t i = 0; i < n; i++) x[i] *= mf__ref_sigmoid(gate[i / r->op->p.gate.part]);
 }

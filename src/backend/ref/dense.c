@@ -79,9 +79,9 @@ void mf__ref_add(const mf__ref_run *r) {
     for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
 }
 
-/* What the values at a position are multiplied by: 1 + a ln(1 + floor(pos / b)). */
+/* What the values at a position are multiplied by: 1 + a ln(1 + floor((pos + c) / b)). */
 static float growth(const mf__op_params *p, int64_t pos) {
-    return 1.0f + p->map.a * logf(1.0f + floorf((float)pos / p->map.b));
+    return 1.0f + p->map.a * logf(1.0f + floorf(((float)pos + p->map.c) / p->map.b));
 }
 
 static float map_one(const mf__op_params *p, float x) {

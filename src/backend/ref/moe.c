@@ -18,10 +18,12 @@ static void top_k(const float *p, int32_t n, int32_t k, int32_t *ids) {
     }
 }
 
-/* share = e^logit / sum of e^logit, over all experts or over the chosen ones */
-static void route_softmax(const float *logits, const mf__op_params *p, int32_t *ids, float *shares) {
+/* share = e^logit / sum of e^logit, over all experts or over the chosen ones; or sigmoid(logit) */
+static void route_logits(const float *logits, const mf__op_params *p, int32_t *ids, float *shares) {
     float max = -FLT_MAX, total = 0;
     top_k(logits, p->route.n_experts, p->route.top_k, ids);
+    for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = mf__ref_sigmoid(logits[ids[k]]);
+    if (p->route.kind == MF_ROUTE_TOPK_SIGMOID) return;
     for (int32_t e = 0; e < p->route.n_experts; e++) max = logits[e] > max ? logits[e] : max;
     for (int32_t k = 0; k < p->route.top_k; k++) shares[k] = expf(logits[ids[k]] - max);
     if (p->route.kind == MF_ROUTE_SOFTMAX)
@@ -102,13 +104,44 @@ void mf__ref_route(const mf__ref_run *r) {
                  p->route.n_groups > 1)
             route_scored(logits, bias, p, r->scratch, ids, shares);
         else
-            route_softmax(logits, p, ids, shares);
+            route_logits(logits, p, ids, shares);
         float sum = p->route.eps > 0 ? p->route.eps : 1e-20f;
         for (int32_t k = 0; k < p->route.top_k; k++) sum += shares[k];
         for (int32_t k = 0; k < p->route.top_k; k++)
             shares[k] = (p->route.renorm ? shares[k] / sum : shares[k]) * p->route.scale;
         for (int32_t k = 0; factors && k < p->route.top_k; k++) shares[k] *= factors[ids[k]];
         logits += p->route.n_experts, ids += p->route.top_k, shares += p->route.top_k;
+    }
+}
+
+/* y = share x: what an expert is to make of x is weighed before it, not after. */
+void mf__ref_weigh(const mf__ref_run *r) {
+    const float *x = mf__ref_in(r, 0);
+    float *y = mf__ref_out(r, 0), *shares = mf__ref_out(r, 1);
+    int32_t cols = mf__ref_in_cols(r, 0);
+    for (int64_t t = 0; t < r->b->n_rows; t++) {
+        for (int32_t c = 0; c < cols; c++) y[t * cols + c] = shares[t] * x[t * cols + c];
+        shares[t] = 1;
+    }
+}
+
+/* y = (sum of the shares of ids that are no experts) x. Those ids become the row's first expert (or 0) with a share of
+ * 0, so that nobody has to know of them. */
+void mf__ref_identity(const mf__ref_run *r) {
+    const float *x = mf__ref_in(r, 0);
+    int32_t *ids = r->b->bufs[r->op->out[1]], top = r->op->p.identity.top_k, n = r->op->p.identity.n_experts;
+    float *y = mf__ref_out(r, 0), *shares = mf__ref_out(r, 2);
+    int32_t cols = mf__ref_in_cols(r, 0);
+    for (int64_t t = 0; t < r->b->n_rows; t++, ids += top, shares += top) {
+        int32_t first = 0;
+        float sum = 0;
+        for (int32_t k = top - 1; k >= 0; k--) first = ids[k] < n ? ids[k] : first;
+        for (int32_t k = 0; k < top; k++) {
+            if (ids[k] < n) continue;
+            sum += shares[k];
+            ids[k] = first, shares[k] = 0;
+        }
+        for (int32_t c = 0; c < cols; c++) y[t * cols + c] = sum * x[t * cols + c];
     }
 }
 

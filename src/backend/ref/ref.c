@@ -42,6 +42,8 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_ADD] = mf__ref_add,
     [MF_OP_MAP] = mf__ref_map,
     [MF_OP_ROUTE] = mf__ref_route,
+    [MF_OP_WEIGH] = mf__ref_weigh,
+    [MF_OP_IDENTITY] = mf__ref_identity,
     [MF_OP_GLU] = mf__ref_glu,
     [MF_OP_EXPERTS] = mf__ref_experts,
     [MF_OP_COMBINE] = mf__ref_combine,
@@ -61,6 +63,8 @@ float mf__ref_glu_one(const mf__glu *glu, float gate, float up) {
     if (glu->kind == MF_GLU_SILU) return mf__ref_silu(gate) * up;
     if (glu->kind == MF_GLU_LIMITED)
         return mf__ref_silu(fminf(gate, glu->limit)) * fminf(fmaxf(up, -glu->limit), glu->limit);
+    if (glu->kind == MF_GLU_CUT)
+        return fminf(mf__ref_silu(gate), glu->limit) * fminf(fmaxf(up, -glu->limit), glu->limit);
     if (glu->kind == MF_GLU_GELU)
         return 0.5f * gate * (1.0f + tanhf(0.79788456f * (gate + 0.044715f * gate * gate * gate))) * up;
     if (glu->kind == MF_GLU_PRODUCT) return gate * up;

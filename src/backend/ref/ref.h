@@ -78,6 +78,8 @@ void mf__ref_streams_write(const mf__ref_run *r);
 void mf__ref_add(const mf__ref_run *r);
 void mf__ref_map(const mf__ref_run *r);
 void mf__ref_route(const mf__ref_run *r);
+void mf__ref_weigh(const mf__ref_run *r);
+void mf__ref_identity(const mf__ref_run *r);
 void mf__ref_glu(const mf__ref_run *r);
 void mf__ref_experts(const mf__ref_run *r);
 void mf__ref_combine(const mf__ref_run *r);

@@ -68,6 +68,7 @@ typedef struct emu_counters {
     int64_t copies; /* from the host, and their bytes */
     int64_t copied;
     int64_t replays;
+    int64_t launches; /* kernels, those of replays too */
 } emu_counters;
 emu_counters emu_count(void);
 

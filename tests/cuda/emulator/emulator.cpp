@@ -64,6 +64,12 @@ static void resume(fiber *f) {
     setcontext(&f->context);
 }
 
+void emu_aligned(const void *p, size_t to) {
+    if ((uintptr_t)p % to == 0) return;
+    fprintf(stderr, "emulator: %p is no multiple of %zu\n", p, to);
+    abort();
+}
+
 void emu_block_barrier(void) {
     leave(AT_BLOCK);
 }
@@ -134,9 +140,26 @@ struct emu_graph {
 };
 static emu_graph *recording; /* what happens in one stream; others go on, in other threads too */
 static cudaStream_t recorded;
+static thread_local bool records; /* this thread */
+
+/* What a device refuses while a stream is recorded, and then has no recording: that somebody waits for the stream, or
+ * that the thread which records takes or gives back memory. */
+static void not_recorded(cudaStream_t s, const char *what) {
+    if (!recording || s != recorded) return;
+    fprintf(stderr, "emulator: %s of a stream that is being recorded\n", what);
+    abort();
+}
+static void not_recording(const char *what) {
+    if (!records) return;
+    fprintf(stderr, "emulator: %s by a thread that records\n", what);
+    abort();
+}
+
+static std::atomic<int64_t> n_waits, n_copies, n_copied, n_replays, n_launches;
 
 static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<void()> &body) {
     int n = (int)(block.x * block.y * block.z);
+    n_launches++;
     static std::vector<char> memory;
     memory.assign(shared + 256, (char)0xff);
     emu_shared = (char *)(((uintptr_t)memory.data() + 127) / 128 * 128);
@@ -230,6 +253,7 @@ cudaError_t cudaGetLastError(void) {
 
 /* The end lies at an inaccessible page, up to the alignment. */
 cudaError_t cudaMalloc(void **p, size_t bytes) {
+    not_recording("cudaMalloc");
     size_t page = (size_t)sysconf(_SC_PAGESIZE), need = (bytes + 63) / 64 * 64;
     size_t all = (need + page - 1) / page * page + page;
     if (bytes > (size_t)1 << 34) return cudaErrorMemoryAllocation;
@@ -243,6 +267,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
     return cudaSuccess;
 }
 cudaError_t cudaFree(void *p) {
+    not_recording("cudaFree");
     if (!p) return cudaSuccess;
     std::lock_guard<std::mutex> hold(blocks_lock);
     auto at = blocks.find(p);
@@ -252,6 +277,7 @@ cudaError_t cudaFree(void *p) {
     return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void **p, size_t bytes) {
+    not_recording("cudaMallocHost");
     *p = malloc(bytes);
     if (!*p) return cudaErrorMemoryAllocation;
     std::lock_guard<std::mutex> hold(late_lock);
@@ -259,18 +285,18 @@ cudaError_t cudaMallocHost(void **p, size_t bytes) {
     return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *p) {
+    not_recording("cudaFreeHost");
     std::lock_guard<std::mutex> hold(late_lock);
     pinned.erase((const char *)p);
     return free(p), cudaSuccess;
 }
-static std::atomic<int64_t> n_waits, n_copies, n_copied, n_replays;
-
 emu_counters emu_count(void) {
-    return {n_waits, n_copies, n_copied, n_replays};
+    return {n_waits, n_copies, n_copied, n_replays, n_launches};
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t s) {
     if (kind == cudaMemcpyHostToDevice) {
         n_copies++, n_copied += (int64_t)n;
+        if (!is_pinned(from)) not_recorded(s, "a copy from memory that is not pinned,");
         if (is_pinned(from) && !(recording && s == recorded)) {
             std::lock_guard<std::mutex> hold(late_lock);
             late[s].copies.push_back([=] { memcpy(to, from, n); });
@@ -292,6 +318,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
     return catch_up(s, INT64_MAX), cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    not_recorded(s, "a wait");
     n_waits++;
     return catch_up(s, INT64_MAX), cudaSuccess;
 }
@@ -321,11 +348,14 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
     recorded = s;
     recording = new emu_graph;
+    records = true;
+    usleep(1000); /* takes its time: what others do meanwhile shows */
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g) {
     *g = recording;
     recording = NULL;
+    records = false;
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long) {

@@ -1,5 +1,6 @@
 /* CUDA's words for a host compiler: a block's threads are fibers that run one after the other up to the next barrier.
- * Shows wrong indices and wrong arithmetic; not races between barriers. */
+ * Shows wrong indices, wrong arithmetic, and addresses that are not multiples of what is loaded there (kernels are
+ * compiled with -fsanitize=alignment; copies check themselves); not races between barriers. */
 #ifndef TESTS_CUDA_EMULATOR_H
 #define TESTS_CUDA_EMULATOR_H
 
@@ -17,6 +18,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
 #define __grid_constant__
 #define __restrict__
 
@@ -61,6 +63,7 @@ extern char *emu_shared;
 #define gridDim (emu_here->grid_dim)
 
 void emu_block_barrier(void);
+void emu_aligned(const void *p, size_t to); /* else it ends the program */
 void emu_warp_barrier(void);
 /* Every lane brings 16 bytes, and after it all see all: [32][16]. */
 const char *emu_exchange(const void *value, size_t bytes);

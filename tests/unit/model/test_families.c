@@ -286,6 +286,25 @@ static const spelt SPELT[] = {
       {"lm_head.", "head."},
       {"model.", ""}},
      "wq_a q_latent_norm wq_b q_norm q_rope wkv kv_norm kv_rope kv_append compress index far_attention o_rope wo_b"},
+    {"llama4_text",
+     "{\"model_type\": \"llama4\", \"text_config\": {" CONFIG_ATTENTION
+     "\"num_local_experts\": 6, \"num_experts_per_tok\": 1, \"intermediate_size\": 32, \"intermediate_size_mlp\": 48, "
+     "\"interleave_moe_layer_step\": 2, \"moe_layers\": [1, 2], \"attention_chunk_size\": 8, \"no_rope_layers\": [0, "
+     "1, 1], \"floor_scale\": 4}}",
+     {{"mlp.gate.weight", "feed_forward.router.weight"},
+      {"mlp.", "feed_forward."},
+      {"model.", "language_model.model."},
+      {"lm_head", "language_model.lm_head"}},
+     "q_proj k_proj v_proj q_rope k_rope q_norm k_norm kv_append attention o_proj router route weigh"},
+    {"step3p7",
+     "{\"model_type\": \"step3p7\", \"text_config\": {" CONFIG_ATTENTION
+     "\"n_routed_experts\": 6, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, \"intermediate_size\": 48, "
+     "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\"], \"num_sliding_attention_heads\": 6, "
+     "\"share_expert_dim\": 48, \"sliding_window\": 8, \"swiglu_limits\": [0.0, 0.5, 0.0]}}",
+     {{"mlp.gate.e_score_correction_bias", "moe.router_bias"},
+      {"mlp.gate.weight", "moe.gate.weight"},
+      {"mlp.shared_expert.", "share_expert."}},
+     "q_norm k_norm q_rope k_rope kv_append attention g_proj o_proj router"},
 };
 
 static void assert_ops(const spelt *f, const mf__blueprint *bp) {
@@ -428,6 +447,135 @@ static void numbers_of_the_new(void **state) {
     assert_true(c.sliding.n_kv_heads == 4 && c.attn.n_kv_heads == 2 && c.sliding.window == 8 && c.attn.v_dim == 8);
     assert_true(c.rope.theta == 5e6 && c.sliding_rope.theta == 1e4 && c.has.sinks == 1u << MF_MIX_SLIDING);
     assert_true(c.dense[0] && !c.dense[1] && c.mixer[0] == MF_MIX_FULL && c.mixer[1] == MF_MIX_SLIDING);
+}
+
+/* The published config says things otherwise than transformers. */
+static void numbers_of_step(void **state) {
+    (void)state;
+#define STEP(extra)                                                                                                    \
+    "{\"model_type\": \"step3p5\", \"num_hidden_layers\": 3, \"hidden_size\": 64, \"vocab_size\": 96, "                \
+    "\"max_position_embeddings\": 64, \"num_attention_heads\": 4, \"num_attention_groups\": 2, \"head_dim\": 16, "     \
+    "\"attention_other_setting\": {\"num_attention_heads\": 6, \"num_attention_groups\": 2, \"head_dim\": 16}, "       \
+    "\"moe_num_experts\": 6, \"moe_top_k\": 3, \"moe_intermediate_size\": 32, \"intermediate_size\": 48, "             \
+    "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\"]" extra    \
+    "}"
+    mf__config c = parsed(STEP(", \"moe_layers_enum\": \"1,2,3\", \"rope_theta\": [5000000.0, 10000.0, 10000.0, 1.0], "
+                               "\"partial_rotary_factors\": [0.5, 1.0, 1.0, 0.5], \"yarn_only_types\": "
+                               "[\"full_attention\"], \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2.0}, "
+                               "\"moe_router_scaling_factor\": 3.0, \"swiglu_limits\": [0, null, 7.0, 0], "
+                               "\"swiglu_limits_shared\": [0, 0, 16.0, 0]"));
+    assert_true(c.mixer[0] == MF_MIX_FULL && c.mixer[1] == MF_MIX_SLIDING && c.dense[0] && !c.dense[1]);
+    assert_true(c.attn.n_heads == 4 && c.sliding.n_heads == 6 && c.attn.n_kv_heads == 2 && c.sliding.window == 512);
+    assert_true(c.attn.n_rot == 8 && c.sliding.n_rot == 16 && c.rope.theta == 5e6 && c.sliding_rope.theta == 1e4);
+    assert_true(c.rope.llama3 && !c.sliding_rope.llama3 && c.moe.scale == 3 && c.moe.n_shared_inner == 32);
+    assert_true(mf__config_glu(&c, 1).kind == MF_GLU_SILU && mf__config_glu(&c, 2).limit == 7);
+    assert_true(mf__config_dense_glu(&c, 2).limit == 16 && mf__config_dense_glu(&c, 0).kind == MF_GLU_SILU);
+    mf__blueprint bp;
+    assert_int_equal(mf__blueprint_build(&c, &bp, NULL), MF_OK);
+    assert_true(bp.n_kinds == 3 && bp.kind_of[1] != bp.kind_of[2]); /* which differ in their limits alone */
+    mf__blueprint_free(&bp);
+    refused(STEP(", \"rope_theta\": [5000000.0, 10000.0, 20000.0, 1.0]"), MF_E_UNSUPPORTED, "rope_theta[2]");
+    refused(STEP(", \"swiglu_limits\": [0, 0]"), MF_E_FORMAT, "swiglu_limits has 2 entries");
+    refused(STEP(", \"swiglu_limits\": [0, -1, 0]"), MF_E_FORMAT, "swiglu_limits[1] is negative");
+    refused(STEP(", \"moe_layers_enum\": \"1;2\""), MF_E_FORMAT, "moe_layers_enum");
+    refused(STEP(", \"norm_expert_weight\": false"), MF_E_UNSUPPORTED, "norm_expert_weight");
+}
+
+/* "model.layers.N.X" as LongCat spells it: two of our layers are one there. */
+static void rename_pair(maker_tensor *t) {
+    static const char *const halves[][2] = {{"self_attn.", "self_attn."},
+                                            {"input_layernorm.", "input_layernorm."},
+                                            {"post_attention_layernorm.", "post_attention_layernorm."},
+                                            {"mlp.gate_proj.", "mlps.#gate_proj."},
+                                            {"mlp.up_proj.", "mlps.#up_proj."},
+                                            {"mlp.down_proj.", "mlps.#down_proj."}};
+    char rest[128], name[200];
+    int layer;
+    if (sscanf(t->name, "model.layers.%d.%127s", &layer, rest) != 2) return;
+    snprintf(name, sizeof name, "model.layers.%d.%s", layer / 2, rest);
+    for (size_t i = 0; i < MF__COUNT(halves); i++) {
+        const char *theirs = halves[i][1], *mark = strchr(theirs, '#');
+        size_t n = strlen(halves[i][0]);
+        if (strncmp(rest, halves[i][0], n)) continue;
+        int head = mark ? (int)(mark - theirs) : (int)strlen(theirs);
+        snprintf(name, sizeof name, "model.layers.%d.%.*s%d.%s%s", layer / 2, head, theirs, layer % 2,
+                 mark ? mark + 1 : "", rest + n);
+    }
+    snprintf(t->name, sizeof t->name, "%.*s", (int)sizeof t->name - 1, name);
+}
+
+static void numbers_of_longcat(void **state) {
+#define LONGCAT(extra)                                                                                                 \
+    "{\"model_type\": \"longcat_flash\", \"num_layers\": 2, \"hidden_size\": 64, \"vocab_size\": 96, "                 \
+    "\"max_position_embeddings\": 64, \"num_attention_heads\": 4, \"q_lora_rank\": 16, \"kv_lora_rank\": 32, "         \
+    "\"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 8, \"v_head_dim\": 16, \"n_routed_experts\": 6, "                 \
+    "\"moe_topk\": 3, \"expert_ffn_hidden_size\": 32, \"ffn_hidden_size\": 48, \"zero_expert_num\": 4, "               \
+    "\"routed_scaling_factor\": 6.0" extra "}"
+    mf__config c = parsed(LONGCAT(""));
+    assert_true(c.n_layers == 4 && c.dense[0] && !c.dense[1] && c.dense[2] && !c.dense[3] && !c.moe.renorm);
+    assert_true(c.mla.q_scale == 2 && c.mla.kv_scale == sqrtf(2) && c.moe.n_identity == 4 && c.moe.scale == 6);
+    c = parsed(LONGCAT(", \"mla_scale_q_lora\": false, \"mla_scale_kv_lora\": false"));
+    assert_true(c.mla.q_scale == 0 && c.mla.kv_scale == 0);
+    refused(LONGCAT(", \"zero_expert_type\": \"drop\""), MF_E_UNSUPPORTED, "zero_expert_type");
+    maker m;
+    maker_init(&m, LONGCAT(""));
+    assert_ops(&(spelt){"longcat_flash",
+                        "",
+                        {{NULL}},
+                        "q_b_proj q_scale q_rope kv_a_norm kv_scale k_rope kv_append "
+                        "mla_attention o_proj residual norm router route identity"},
+               &m.bp);
+    maker_rename(&m, "mlp.gate.e_score_correction_bias", "mlp.router.e_score_correction_bias");
+    maker_rename(&m, "mlp.gate.weight", "mlp.router.classifier.weight");
+    for (int i = 0; i < m.n; i++) rename_pair(&m.tensors[i]);
+    free(checkpoint_logits(maker_write(&m, *state, "longcat"), NULL));
+    maker_free(&m);
+}
+
+/* More kinds of layers than there is room for. */
+static void many_kinds(void **state) {
+    char json[8192], limits[4096] = "";
+    mf_error err = {0};
+    mf__blueprint bp;
+    (void)state;
+    for (int l = 0; l < 100; l++) snprintf(limits + strlen(limits), 16, "%s%d", l ? ", " : "", l);
+    snprintf(json, sizeof json,
+             "{\"model_type\": \"step3p5\", \"num_hidden_layers\": 100, \"hidden_size\": 64, \"vocab_size\": 96, "
+             "\"max_position_embeddings\": 64, \"num_attention_heads\": 4, \"head_dim\": 16, \"moe_num_experts\": 6, "
+             "\"moe_top_k\": 3, \"moe_intermediate_size\": 32, \"swiglu_limits\": [%s]}",
+             limits);
+    mf__config c = parsed(json);
+    assert_int_equal(mf__blueprint_build(&c, &bp, &err), MF_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "of another kind"));
+}
+
+static void numbers_of_llama4(void **state) {
+    (void)state;
+#define LLAMA4(extra)                                                                                                  \
+    "{\"model_type\": \"llama4_text\", " CONFIG_ATTENTION                                                              \
+    "\"num_local_experts\": 6, \"intermediate_size\": 32, \"intermediate_size_mlp\": 48" extra "}"
+    mf__config c = parsed(LLAMA4(", \"num_experts_per_tok\": 1, \"no_rope_layers\": [1, 1, 0]"));
+    assert_true(c.mixer[0] == MF_MIX_CHUNKED && c.mixer[2] == MF_MIX_FULL && !c.dense[0] && c.has.no_rope);
+    assert_true(c.sliding.n_rot == 16 && c.sliding.window == 8192 && c.sliding.grow == 0);
+    assert_true(c.attn.n_rot == 0 && c.attn.grow == 0.1f && c.attn.grow_step == 8192 && c.attn.grow_from == 1);
+    assert_true(c.moe.n_shared_inner == 32 && c.has.qk_norm == MF_QK_NORM_BARE && !c.moe.renorm);
+    c = parsed(LLAMA4(", \"num_experts_per_tok\": 1, \"no_rope_layers\": [], \"no_rope_layer_interval\": 2, "
+                      "\"interleave_moe_layer_step\": 2, \"use_qk_norm\": false, \"attn_temperature_tuning\": false, "
+                      "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16.0, \"low_freq_factor\": 1.0, "
+                      "\"high_freq_factor\": 1.0, \"original_max_position_embeddings\": 8192}"));
+    assert_true(c.mixer[0] == MF_MIX_CHUNKED && c.mixer[1] == MF_MIX_FULL && c.mixer[2] == MF_MIX_CHUNKED);
+    assert_true(c.dense[0] && !c.dense[1] && c.dense[2] && c.n_dense_inner == 48 && c.attn.grow == 0);
+    assert_true(c.has.qk_norm == MF_QK_NORM_NONE && c.has.rope_slow);
+    float freq[64], plain[64]; /* Scout's: channels that turn less than once are slowed down, the others are not */
+    mf__rope_frequencies(&c.sliding_rope, 128, freq);
+    c.sliding_rope.llama3 = false;
+    mf__rope_frequencies(&c.sliding_rope, 128, plain);
+    for (int i = 0; i < 64; i++) assert_true(freq[i] == (plain[i] * 8192 < 6.28 ? plain[i] / 16 : plain[i]));
+    refused(LLAMA4(", \"num_experts_per_tok\": 2"), MF_E_UNSUPPORTED, "num_experts_per_tok is 2, known is 1");
+    refused(LLAMA4(", \"num_experts_per_tok\": 1, \"no_rope_layers\": [1, 1]"), MF_E_FORMAT, "no_rope_layers has 2");
+    refused(LLAMA4(", \"num_experts_per_tok\": 1, \"no_rope_layers\": [1, 1, 0], \"layer_types\": "
+                   "[\"chunked_attention\", \"full_attention\", \"full_attention\"]"),
+            MF_E_UNSUPPORTED, "layer_types[1]");
 }
 
 /* Every key that changes the mathematics is used or refused. */
@@ -685,6 +833,10 @@ int main(int argc, char **argv) {
         SCRATCH_TEST(unknown_bias),
         cmocka_unit_test(flags_of_the_new),
         cmocka_unit_test(numbers_of_the_new),
+        cmocka_unit_test(numbers_of_llama4),
+        cmocka_unit_test(numbers_of_step),
+        cmocka_unit_test(many_kinds),
+        SCRATCH_TEST(numbers_of_longcat),
         SCRATCH_TEST(fewer_experts),
         SCRATCH_TEST(strange_numbers),
         cmocka_unit_test(documented),

@@ -333,14 +333,15 @@ static void check_required(const char *name, const char *source) {
     make_free(&m);
 }
 
+static const char *const TEMPLATES[] = {
+    "GLM-4.6",    "Kimi-K2-Instruct",          "MiniMax-M2",         "Qwen-Qwen3-0.6B", "Qwen3-Coder",
+    "Qwen3.5-4B", "deepseek-ai-DeepSeek-V3.1", "openai-gpt-oss-120b"};
+
 static void test_required_calls(void **state) {
     (void)state;
-    static const char *const names[] = {
-        "GLM-4.6",    "Kimi-K2-Instruct",          "MiniMax-M2",         "Qwen-Qwen3-0.6B", "Qwen3-Coder",
-        "Qwen3.5-4B", "deepseek-ai-DeepSeek-V3.1", "openai-gpt-oss-120b"};
-    for (size_t i = 0; i < MF__COUNT(names); i++) {
-        char *source = read_template(names[i]);
-        check_required(names[i], source);
+    for (size_t i = 0; i < MF__COUNT(TEMPLATES); i++) {
+        char *source = read_template(TEMPLATES[i]);
+        check_required(TEMPLATES[i], source);
         free(source);
     }
     check_required("no tools in the template", CHATML);
@@ -382,6 +383,20 @@ static void test_calls_of_its_own(void **state) {
     make_free(&m);
 }
 
+/* The prompt as text. */
+static void prompt_text(made *m, const char *request, char *out, size_t size) {
+    mf_model_info info = make_info(m);
+    run r = ask(m, request);
+    mf_reply *reply;
+    mf_reply_prompt p;
+    size_t n;
+    if (mf_reply_create(m->text, &info, &r.o, &reply, &err)) fail_msg("%s", err.text);
+    mf_reply_prompt_get(reply, &p);
+    assert_int_equal(mf_text_decode(m->text, NULL, p.ids, p.n_ids, out, size - 1, &n, &err), MF_OK);
+    out[n] = '\0';
+    mf_reply_free(reply);
+}
+
 static void test_tools_without_the_template(void **state) {
     (void)state;
     static const char *const request =
@@ -390,22 +405,14 @@ static void test_tools_without_the_template(void **state) {
         "\"{\\\"on\\\": true}\"}}]}, {\"role\": \"tool\", \"content\": \"pong\"}, {\"role\": \"tool\", \"content\": "
         "\"pong 2\"}], \"tools\": [" PING "]}";
     made m = make_text(CHATML);
-    mf_model_info info = make_info(&m);
     run r = ask(&m, request);
-    mf_reply *reply;
-    mf_reply_prompt p;
     char text[8192];
-    size_t n;
-    assert_int_equal(mf_reply_create(m.text, &info, &r.o, &reply, &err), MF_OK);
-    mf_reply_prompt_get(reply, &p);
-    assert_int_equal(mf_text_decode(m.text, NULL, p.ids, p.n_ids, text, sizeof text - 1, &n, &err), MF_OK);
-    text[n] = '\0';
+    prompt_text(&m, request, text, sizeof text);
     assert_non_null(strstr(text, "<|im_start|>system\nYou can use tools."));
     assert_non_null(strstr(text, "\"ping\""));
     assert_non_null(
         strstr(text, "<|im_start|>assistant\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {\"on\": true}}"));
     assert_non_null(strstr(text, "<|im_start|>user\n<tool_response>\npong\n</tool_response>\n<tool_response>\npong 2"));
-    mf_reply_free(reply);
     heard h = {0};
     r.script = "Ok.\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>";
     say(&r, &h);
@@ -417,6 +424,33 @@ static void test_tools_without_the_template(void **state) {
 }
 
 /* ---- requests --------------------------------------------------------------------------------------------------- */
+
+/* Agents put instructions into several messages and between those of others: no template refuses or drops them. */
+static void test_systems_anywhere(void **state) {
+    (void)state;
+    static const char *const request =
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"word1\"}, {\"role\": \"developer\", \"content\": "
+        "\"word2\"}, {\"role\": \"user\", \"content\": \"word3\"}, {\"role\": \"system\", \"content\": [{\"type\": "
+        "\"text\", \"text\": \"word4\"}, {\"type\": \"text\", \"text\": \"word5\"}]}, {\"role\": \"assistant\", "
+        "\"content\": \"word6\"}, {\"role\": \"system\", \"content\": \"word7\"}, {\"role\": \"user\", \"content\": "
+        "\"word8\"}]}";
+    static const char *const late = "{\"messages\": [{\"role\": \"user\", \"content\": \"word1\"}, {\"role\": "
+                                    "\"system\", \"content\": \"word2\"}]}";
+    char text[16384], word[8];
+    for (size_t i = 0; i < MF__COUNT(TEMPLATES); i++) {
+        char *source = read_template(TEMPLATES[i]);
+        made m = make_text(source);
+        for (int k = 0; k < 2; k++) {
+            prompt_text(&m, k ? late : request, text, sizeof text);
+            for (int w = 1; w <= (k ? 2 : 8); w++) {
+                snprintf(word, sizeof word, "word%d", w);
+                if (!strstr(text, word)) fail_msg("%s drops %s:\n%s", TEMPLATES[i], word, text);
+            }
+        }
+        make_free(&m);
+        free(source);
+    }
+}
 
 static void test_bad_requests(void **state) {
     (void)state;
@@ -468,6 +502,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_required_calls),
         cmocka_unit_test(test_calls_of_its_own),
         cmocka_unit_test(test_tools_without_the_template),
+        cmocka_unit_test(test_systems_anywhere),
         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_forms_whatever_the_model_wants),
         cmocka_unit_test(test_members_in_the_schemas_order),
