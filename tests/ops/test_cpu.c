@@ -347,7 +347,7 @@ static void test_conv(void **state) {
                          .expect = expect_conv1d,
                          .seqs = {{1, 2}, {9, 0}, {3, 4}},
                          .cols = CHANNELS[i],
-                         .p = {.conv = {CHANNELS[i], KERNELS[k], k % 2 == 1}}};
+                         .p = {.conv = {CHANNELS[i], KERNELS[k], k % 2 == 1, 0}}};
             run_case(&c, &all, 4e-6, true);
         }
     close_levels(&all);
