@@ -21,11 +21,12 @@ static void print_layers(const mf__config *c) {
     int n_of[MF_MIX_COUNT] = {0}, n_dense = 0, n_named = 0;
     for (int32_t l = 0; l < c->n_layers; l++) {
         n_of[c->mixer[l]]++;
-        n_dense += c->dense[l];
+        n_dense += c->dense[l] && !c->alone[l];
     }
     printf("layers             %d:", c->n_layers);
-    for (int m = 0; m < MF_MIX_COUNT; m++)
+    for (int m = 0; m < MF_MIX_NONE; m++)
         if (n_of[m]) printf("%s %d %s attention", n_named++ ? "," : "", n_of[m], mf__mixer_name((mf__mixer)m));
+    if (n_of[MF_MIX_NONE]) printf(", %d without any", n_of[MF_MIX_NONE]);
     if (n_dense) printf("; %d with a dense feed-forward of width %d", n_dense, c->n_dense_inner);
     printf("\n");
 }
@@ -51,6 +52,7 @@ static void print_attention(const mf__config *c) {
     if (mixers & 1u << MF_MIX_LINEAR)
         printf("linear heads       %d key heads of %d, %d value heads of %d, kernel %d\n", c->delta.n_k_heads,
                c->delta.k_dim, c->delta.n_v_heads, c->delta.v_dim, c->delta.n_kernel);
+    if (c->has.unturned) return;
     printf("rope               theta %g", c->rope.theta);
     if (c->rope.yarn) printf(", YaRN factor %g over %g positions", c->rope.factor, c->rope.original_ctx);
     printf("\n");
@@ -66,7 +68,8 @@ static void print_config(const mf__survey *s) {
     printf("context            %d\n", c->n_ctx);
     printf("norm epsilon       %g\n", (double)c->eps);
     print_attention(c);
-    printf("experts            %d per layer, %d per token, width %d", c->moe.n_experts, c->moe.top_k, c->moe.n_inner);
+    printf("experts            %d per layer, %d per token, width %d", c->moe.n_experts, c->moe.top_k,
+           (int)mf__config_expert_wide(c));
     if (c->moe.n_shared_inner) printf("; shared expert of width %d", c->moe.n_shared_inner);
     if (c->moe.n_groups > 1) printf("; %d of %d groups", c->moe.top_groups, c->moe.n_groups);
     printf("\nend tokens        ");

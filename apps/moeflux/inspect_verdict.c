@@ -53,7 +53,8 @@ static mf_status sizes_of(const inspect_subject *of, const mf__survey *s, model_
     *m = sizes_for(trunk, trunk - (s->bp.config.tied_head ? 0 : look.parts[MF_OUTLOOK_EMBED].after), experts,
                    (int64_t)((double)s->layout.bytes * shrinks), (int64_t)((double)s->cold_bytes * shrinks),
                    s->n_moe_layers,
-                   verdict_weights(body, s->n_moe_layers, k->moe.top_k, 3LL * k->n_hidden * k->moe.n_inner));
+                   verdict_weights(body, s->n_moe_layers, k->moe.top_k,
+                                   k->n_hidden * (2LL * k->moe.n_inner + mf__config_expert_wide(k))));
     return MF_OK;
 }
 

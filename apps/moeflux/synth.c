@@ -46,7 +46,9 @@ int cmd_synth(int argc, char **argv) {
          .arg = "NAME",
          .help =
              "a3b (default), a17b, deepseek, glm-flash, glm5, deepseek32, mistral4, mimo, gemma4, hy3, ernie, olmoe, "
-             "mixtral, qwen2, dots1, hunyuan, minimax3, deepseek4, lfm2, llama4, longcat, step35 or tiny"},
+             "mixtral, qwen2, dots1, hunyuan, minimax3, deepseek4, lfm2, llama4, longcat, step35, kimi-linear, "
+             "nemotron3 "
+             "or tiny"},
         {.name = "layers",
          .kind = OPT_INT,
          .value = &layers,

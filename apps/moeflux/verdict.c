@@ -128,7 +128,8 @@ mf_status verdict_sizes(const char *dir, const mf__survey *s, model_sizes *out, 
                          s->layout.bytes,
                          s->cold_bytes,
                          s->resident_bytes,
-                         verdict_weights(body, s->n_moe_layers, c->moe.top_k, 3LL * c->n_hidden * c->moe.n_inner)};
+                         verdict_weights(body, s->n_moe_layers, c->moe.top_k,
+                                         c->n_hidden * (2LL * c->moe.n_inner + mf__config_expert_wide(c)))};
     return MF_OK;
 }
 

@@ -360,6 +360,60 @@ static mf_status indexed(const reader *r, mf_error *err) {
     return MF_OK;
 }
 
+/* Layers without key/value heads are linear, with as many heads as the others. */
+static mf_status kimi_linear(const reader *r, mf_error *err) {
+    const json_t *kv = find(r, "attention.head_count_kv");
+    bool linear[LAYERS] = {false};
+    if (!json_is_array(kv))
+        return mf__fail(err, MF_E_FORMAT, "the metadata has no list %s.attention.head_count_kv", r->arch);
+    MF__TRY(wanted_gate(r, 2, "sigmoid", err));
+    MF__TRY(latent_keys(r, err));
+    MF__TRY(grouped_keys(r, err));
+    MF__TRY(copy(r, "linear_num_heads", "attention.head_count", err));
+    MF__TRY(copy(r, "linear_head_dim", "kda.head_dim", err));
+    MF__TRY(copy(r, "linear_conv_kernel_dim", "ssm.conv_kernel", err));
+    for (int64_t l = 0; l < n_layers(r); l++) linear[l] = !json_integer_value(json_array_get(kv, (size_t)l));
+    put_layers(r, "layer_types", linear, "linear_attention", "full_attention");
+    return MF_OK;
+}
+
+/* What a layer is, its tensors tell. */
+static mf_status nemotron_h(const reader *r, mf_error *err) {
+    bool state[LAYERS] = {false}, attention[LAYERS] = {false}, sparse[LAYERS] = {false};
+    int64_t heads, inner, width = 1;
+    MF__TRY(head_dim(r, false, err));
+    MF__TRY(wanted_gate(r, 2, "sigmoid", err));
+    MF__TRY(grouped_keys(r, err));
+    MF__TRY(copy(r, "conv_kernel", "ssm.conv_kernel", err));
+    MF__TRY(copy(r, "ssm_state_size", "ssm.state_size", err));
+    MF__TRY(copy(r, "n_groups", "ssm.group_count", err));
+    MF__TRY(copy(r, "mamba_num_heads", "ssm.time_step_rank", err));
+    MF__TRY(copy(r, "moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length", err));
+    MF__TRY(need(r, "ssm.time_step_rank", &heads, err));
+    MF__TRY(need(r, "ssm.inner_size", &inner, err));
+    if (heads < 1) return mf__fail(err, MF_E_FORMAT, "%s.ssm.time_step_rank is %" PRId64, r->arch, heads);
+    put(r, "mamba_head_dim", inner / heads);
+    put(r, "moe_latent_size", get(r, "moe_latent_size", 0));
+    put_real(r, "layer_norm_epsilon", decimal(get_real(r, "attention.layer_norm_rms_epsilon", 1e-5)));
+    find_layers(r, "ssm_in.weight", state);
+    find_layers(r, "attn_q.weight", attention);
+    find_layers(r, "ffn_gate_inp.weight", sparse);
+    json_t *types = json_array();
+    for (int64_t l = 0; l < n_layers(r); l++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%" PRId64 ".ffn_up.weight", l);
+        const mf__entry *up = mf__catalog_find(r->g->catalog, name);
+        if (up && up->n_dims == 2) width = up->dims[0];
+        json_array_append_new(types, json_string(state[l]       ? "mamba"
+                                                 : attention[l] ? "attention"
+                                                 : sparse[l]    ? "moe"
+                                                                : "mlp"));
+    }
+    json_object_set_new(r->out, "layers_block_type", types);
+    put(r, "intermediate_size", width);
+    return MF_OK;
+}
+
 static mf_status mistral4(const reader *r, mf_error *err) {
     json_t *yarn = json_object_get(r->out, "rope_scaling");
     MF__TRY(wanted_gate(r, 1, "softmax", err));
@@ -557,6 +611,8 @@ static const struct {
     {"deepseek32", "deepseek_v32", indexed},
     {"glm-dsa", "glm_moe_dsa", indexed},
     {"deepseek4", "deepseek_v4", deepseek4},
+    {"kimi-linear", "kimi_linear", kimi_linear},
+    {"nemotron_h_moe", "nemotron_h", nemotron_h},
 };
 
 mf_status mf__gguf_config(const mf__gguf *g, json_t **out, mf_error *err) {

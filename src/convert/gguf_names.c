@@ -143,14 +143,46 @@ static const spelling DEEPSEEK4[] = {
     {"ffn_down_exps.weight", "ffn.switch_mlp.down_proj.weight"},
 };
 
+static const spelling KIMI_LINEAR[] = {
+    {"ssm_conv1d_q.weight", "self_attn.q_conv1d.weight"},
+    {"ssm_conv1d_k.weight", "self_attn.k_conv1d.weight"},
+    {"ssm_conv1d_v.weight", "self_attn.v_conv1d.weight"},
+    {"ssm_f_a.weight", "self_attn.f_a_proj.weight"},
+    {"ssm_f_b.weight", "self_attn.f_b_proj.weight"},
+    {"ssm_g_a.weight", "self_attn.g_a_proj.weight"},
+    {"ssm_g_b.weight", "self_attn.g_b_proj.weight"},
+    {"ssm_beta.weight", "self_attn.b_proj.weight"},
+    {"ssm_dt.bias", "self_attn.dt_bias"},
+    {"ssm_norm.weight", "self_attn.o_norm.weight"},
+};
+
+static const spelling NEMOTRON_H[] = {
+    {"attn_norm.weight", "norm.weight"},
+    {"ssm_in.weight", "mixer.in_proj.weight"},
+    {"ssm_conv1d.weight", "mixer.conv1d.weight"},
+    {"ssm_conv1d.bias", "mixer.conv1d.bias"},
+    {"ssm_dt.bias", "mixer.dt_bias"},
+    {"ssm_d", "mixer.D"},
+    {"ssm_norm.weight", "mixer.norm.weight"},
+    {"ssm_out.weight", "mixer.out_proj.weight"},
+    {"ffn_up_exps.weight", "mixer.switch_mlp.fc1.weight"},
+    {"ffn_down_exps.weight", "mixer.switch_mlp.fc2.weight"},
+};
+
 #define OWN(arch, table)                                                                                               \
     { arch, table, MF__COUNT(table) }
 static const struct {
     const char *arch;
     const spelling *table;
     size_t n;
-} OWNS[] = {OWN("qwen35moe", TILED), OWN("gpt-oss", GPT_OSS), OWN("llama", W123),
-            OWN("minimax-m3", W123), OWN("gemma4", GEMMA4),   OWN("deepseek4", DEEPSEEK4)};
+} OWNS[] = {OWN("qwen35moe", TILED),
+            OWN("gpt-oss", GPT_OSS),
+            OWN("llama", W123),
+            OWN("minimax-m3", W123),
+            OWN("gemma4", GEMMA4),
+            OWN("deepseek4", DEEPSEEK4),
+            OWN("kimi-linear", KIMI_LINEAR),
+            OWN("nemotron_h_moe", NEMOTRON_H)};
 
 /* With gate and up in one, down goes by the name it has beside them. */
 static const spelling FUSED[] = {{"ffn_down_exps.weight", "mlp.experts.down_proj"}};
@@ -261,7 +293,8 @@ static mf_status put_layer(const naming *n, const mf__entry *e, int layer, const
     static const char *const names[] = {"A_log", "dt_bias", "conv1d.weight"};
     for (size_t i = 0; i < MF__COUNT(computed); i++) {
         if (strcmp(rest, computed[i])) continue;
-        snprintf(name, sizeof name, "model.layers.%d.linear_attn.%s", layer, names[i]);
+        const char *block = n->first == KIMI_LINEAR ? "self_attn" : n->first == NEMOTRON_H ? "mixer" : "linear_attn";
+        snprintf(name, sizeof name, "model.layers.%d.%s.%s", layer, block, names[i]);
         return i == 2 ? put_conv(n, e, name, err) : put_heads(n, e, name, i == 0, err);
     }
     return MF_OK; /* not needed: what is missing will be missed */
@@ -304,6 +337,8 @@ mf_status mf__gguf_names(const mf__gguf *g, const json_t *config, mf__catalog **
                 .v_dim = number(config, "linear_value_head_dim"),
                 .kernel = number(config, "linear_conv_kernel_dim")};
     *out = NULL;
+    if (!n.k_heads) n.k_heads = n.v_heads = number(config, "linear_num_heads"); /* as many of both */
+    if (!n.k_heads) n.k_heads = n.v_heads = number(config, "mamba_num_heads");
     for (size_t i = 0; i < MF__COUNT(OWNS); i++)
         if (!strcmp(arch, OWNS[i].arch)) n.first = OWNS[i].table, n.n_first = OWNS[i].n;
     if (n.k_heads < 0 || n.v_heads < 0 || n.k_heads > 4096 || n.v_heads > 4096 || n.k_dim < 0 || n.k_dim > 4096 ||

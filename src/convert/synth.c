@@ -169,7 +169,7 @@ static mf_status add_weight(void *ctx, const char *name, const mf__weight_info *
 static mf_status plan_experts(const mf__config *c, int bits, mf__expert_layout *out, mf_error *err) {
     for (int p = 0; p < MF_PART_COUNT; p++) {
         int64_t rows = p == MF_PART_DOWN ? c->n_hidden : c->moe.n_inner;
-        mf__tensor form = form_of(rows, p == MF_PART_DOWN ? c->moe.n_inner : c->n_hidden, bits);
+        mf__tensor form = form_of(rows, p == MF_PART_DOWN ? mf__config_expert_wide(c) : c->n_hidden, bits);
         out->part[p].type = form.type;
         out->part[p].n_rows = form.n_rows;
         out->part[p].n_cols = form.n_cols;
@@ -284,7 +284,7 @@ mf_status mf__synth_measure(const mf__synth_options *opt, mf__synth_sizes *out, 
     for (int l = 0; st == MF_OK && l < c->n_layers; l++) out->n_expert_layers += has_experts(&s, l);
     if (st == MF_OK) {
         out->expert = s.layout.stride;
-        out->expert_weights = 3LL * c->n_hidden * c->moe.n_inner;
+        out->expert_weights = c->n_hidden * (2LL * c->moe.n_inner + mf__config_expert_wide(c));
         out->n_experts = (int64_t)out->n_expert_layers * c->moe.n_experts;
         out->n_wanted = (int64_t)out->n_expert_layers * c->moe.top_k;
     }

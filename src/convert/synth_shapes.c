@@ -183,6 +183,24 @@ static const shape SHAPES[] = {
      "\"swiglu_limits_shared\": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "
      "0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16], "
      "\"eos_token_id\": 256}"},
+    {"kimi-linear", 27, 4,
+     "{\"model_type\": \"kimi_linear\", \"rms_norm_eps\": 1e-05, \"hidden_size\": 2304, \"vocab_size\": 163840, "
+     "\"model_max_length\": 1048576, \"intermediate_size\": 9216, \"num_attention_heads\": 32, "
+     "\"num_key_value_heads\": 32, \"q_lora_rank\": null, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
+     "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"mla_use_nope\": true, \"first_k_dense_replace\": 1, "
+     "\"num_experts\": 256, \"num_experts_per_token\": 8, \"moe_intermediate_size\": 1024, "
+     "\"num_shared_experts\": 1, \"num_expert_group\": 1, \"topk_group\": 1, \"moe_renormalize\": true, "
+     "\"routed_scaling_factor\": 2.446, \"linear_attn_config\": {\"num_heads\": 32, \"head_dim\": 128, "
+     "\"short_conv_kernel_size\": 4, \"full_attn_layers\": [4, 8, 12, 16, 20, 24, 27], \"kda_layers\": [1, 2, 3, 5, "
+     "6, 7, 9, 10, 11, 13, 14, 15, 17, 18, 19, 21, 22, 23, 25, 26]}, \"eos_token_id\": 256}"},
+    {"nemotron3", 52, 6,
+     "{\"model_type\": \"nemotron_h\", \"layer_norm_epsilon\": 1e-05, \"hidden_size\": 2688, \"vocab_size\": 131072, "
+     "\"max_position_embeddings\": 262144, \"num_attention_heads\": 32, \"num_key_value_heads\": 2, "
+     "\"head_dim\": 128, \"mamba_num_heads\": 64, \"mamba_head_dim\": 64, \"n_groups\": 8, \"ssm_state_size\": 128, "
+     "\"conv_kernel\": 4, \"use_conv_bias\": true, \"n_routed_experts\": 128, \"num_experts_per_tok\": 6, "
+     "\"moe_intermediate_size\": 1856, \"n_shared_experts\": 1, \"moe_shared_expert_intermediate_size\": 3712, "
+     "\"intermediate_size\": 1856, \"routed_scaling_factor\": 2.5, \"hybrid_override_pattern\": "
+     "\"MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME\", \"eos_token_id\": 256}"},
     {"tiny", 4, 1,
      "{" QWEN "\"hidden_size\": 256, \"vocab_size\": 512, \"max_position_embeddings\": 4096, "
      "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"linear_num_key_heads\": 2, "
@@ -191,15 +209,18 @@ static const shape SHAPES[] = {
      "\"shared_expert_intermediate_size\": 128}"},
 };
 
-const char *const mf__synth_shapes[] = {"a3b",      "a17b",   "deepseek", "glm-flash", "glm5",     "deepseek32",
-                                        "mistral4", "mimo",   "gemma4",   "hy3",       "ernie",    "olmoe",
-                                        "mixtral",  "qwen2",  "dots1",    "hunyuan",   "minimax3", "deepseek4",
-                                        "lfm2",     "llama4", "longcat",  "step35",    "tiny",     NULL};
+const char *const mf__synth_shapes[] = {
+    "a3b",  "a17b",   "deepseek", "glm-flash", "glm5",        "deepseek32", "mistral4", "mimo",     "gemma4",
+    "hy3",  "ernie",  "olmoe",    "mixtral",   "qwen2",       "dots1",      "hunyuan",  "minimax3", "deepseek4",
+    "lfm2", "llama4", "longcat",  "step35",    "kimi-linear", "nemotron3",  "tiny",     NULL};
 
 /* Layers with a kind of their own each: the first ones. */
 static void cut_layers(json_t *config, int n_layers) {
     json_t *types = json_object_get(config, "layer_types");
     for (size_t n = json_array_size(types); n > (size_t)n_layers; n--) json_array_remove(types, n - 1);
+    const char *pattern = json_string_value(json_object_get(config, "hybrid_override_pattern"));
+    if (pattern && strlen(pattern) > (size_t)n_layers)
+        json_object_set_new(config, "hybrid_override_pattern", json_stringn(pattern, (size_t)n_layers));
 }
 
 json_t *mf__synth_config(const char *name, int n_layers, mf_error *err) {

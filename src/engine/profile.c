@@ -28,8 +28,9 @@ static cost product_cost(const mf__op_done *d) {
 
 static cost experts_cost(const mf__op_done *d) {
     double wide = d->g->bufs[d->op->in[0]].cols, inner = d->op->p.moe.n_inner;
+    double all = 2 * inner + (double)mf__glu_cols(&d->op->p.moe.glu, d->op->p.moe.n_inner);
     return (cost){.bytes = (double)d->n_experts * (double)d->b->bank->layout->bytes,
-                  .flops = 2.0 * 3.0 * (double)d->n_pairs * wide * inner};
+                  .flops = 2.0 * (double)d->n_pairs * wide * all};
 }
 
 /* What a row of an attention op sees: with picks, a window or (at most) a chunk no more than `most` rows (0: all). */
@@ -107,6 +108,11 @@ static cost delta_cost(const mf__op_done *d) {
     return (cost){2.0 * 4.0 * state * d->b->n_segs, 7.0 * state * d->b->n_rows};
 }
 
+static cost ssm_cost(const mf__op_done *d) {
+    double state = (double)d->op->p.ssm.n_heads * d->op->p.ssm.dim * d->op->p.ssm.n_state;
+    return (cost){2.0 * 4.0 * state * d->b->n_segs, 5.0 * state * d->b->n_rows};
+}
+
 static cost state_or_weight_cost(const mf__op_done *d) {
     const mf__op_params *p = &d->op->p;
     bool picked = d->op->in[1] >= 0;
@@ -125,6 +131,7 @@ static cost state_or_weight_cost(const mf__op_done *d) {
     case MF_OP_STREAMS_READ:
     case MF_OP_STREAMS_WRITE: return streams_cost(d);
     case MF_OP_DELTA_NET: return delta_cost(d);
+    case MF_OP_SSM: return ssm_cost(d);
     case MF_OP_CONV1D: return (cost){0, 2.0 * p->conv.n_channels * p->conv.n_kernel * d->b->n_rows};
     default: return (cost){0};
     }

@@ -185,6 +185,18 @@ void mf__g_part_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, 
     op->p.norm.part = part;
 }
 
+void mf__g_parts_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label) {
+    int32_t cols = cols_of(g, x.id);
+    want_weight(g, label, w, 1, cols);
+    if (part <= 0 || cols % part) fail(g, "%s: %d columns do not split in parts of %d", label, cols, part);
+    mf__op *op = add_op(g, MF_OP_RMS_NORM, label);
+    op->in[0] = op->out[0] = x.id;
+    op->w[0] = w.id;
+    op->p.norm.eps = eps;
+    op->p.norm.part = part;
+    op->p.norm.apart = true;
+}
+
 mf__act mf__g_part_normed(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label) {
     int16_t out = add_buf(g, label, MF_PORT_NONE, cols_of(g, x.id), false);
     mf__g_part_norm(g, x, w, part, eps, label);
@@ -324,6 +336,12 @@ mf__residual mf__g_streams_write(mf__graph *g, mf__residual x, mf__act y, mf__ac
     return (mf__residual){op->out[0] = add_buf(g, "streams", MF_PORT_NONE, cols, false)};
 }
 
+mf__residual mf__g_copy(mf__graph *g, mf__residual x) {
+    mf__op *op = add_op(g, MF_OP_JOIN, "copy");
+    op->in[0] = x.id;
+    return (mf__residual){op->out[0] = add_buf(g, "copy", MF_PORT_NONE, cols_of(g, x.id), false)};
+}
+
 mf__act mf__g_join(mf__graph *g, mf__act a, mf__act b, const char *label) {
     int32_t cols = cols_of(g, a.id) + cols_of(g, b.id);
     mf__op *op = add_op(g, MF_OP_JOIN, label);
@@ -353,15 +371,16 @@ void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate) {
     op->in[1] = gate.id;
 }
 
-mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel, bool plain) {
+mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, mf__w bias, mf__op_params p) {
     int32_t cols = cols_of(g, x.id);
-    want_weight(g, "conv1d", w, cols, n_kernel);
+    want_weight(g, "conv1d", w, cols, p.conv.n_kernel);
+    if (bias.id >= 0) want_weight(g, "conv1d", bias, 1, cols);
     mf__op *op = add_op(g, MF_OP_CONV1D, "conv");
     op->in[0] = x.id;
     op->w[0] = w.id;
+    op->w[1] = bias.id;
+    op->p = p;
     op->p.conv.n_channels = cols;
-    op->p.conv.n_kernel = n_kernel;
-    op->p.conv.plain = plain;
     return (mf__act){op->out[0] = add_buf(g, "conv", MF_PORT_NONE, cols, false)};
 }
 
@@ -377,22 +396,23 @@ void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p) {
 }
 
 void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_bias, mf__act *decay, mf__act *beta) {
-    int32_t heads = cols_of(g, a.id);
-    want_cols(g, "decay_beta", b.id, heads);
+    int32_t cols = cols_of(g, a.id), heads = cols_of(g, b.id);
+    if (heads <= 0 || cols % heads) fail(g, "decay_beta: %d decays for %d heads", cols, heads);
     want_weight(g, "decay_beta", a_log, 1, heads);
-    want_weight(g, "decay_beta", dt_bias, 1, heads);
+    want_weight(g, "decay_beta", dt_bias, 1, cols);
     mf__op *op = add_op(g, MF_OP_DECAY_BETA, "decay, beta");
     op->in[0] = a.id;
     op->in[1] = b.id;
     op->w[0] = a_log.id;
     op->w[1] = dt_bias.id;
-    *decay = (mf__act){op->out[0] = add_buf(g, "decay", MF_PORT_NONE, heads, false)};
+    op->p.delta.by_channel = cols != heads;
+    *decay = (mf__act){op->out[0] = add_buf(g, "decay", MF_PORT_NONE, cols, false)};
     *beta = (mf__act){op->out[1] = add_buf(g, "beta", MF_PORT_NONE, heads, false)};
 }
 
 mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, mf__op_params p) {
     want_cols(g, "delta_net", qkv.id, delta_cols(&p));
-    want_cols(g, "delta_net", decay.id, p.delta.n_v_heads);
+    want_cols(g, "delta_net", decay.id, (int64_t)p.delta.n_v_heads * (p.delta.by_channel ? p.delta.k_dim : 1));
     want_cols(g, "delta_net", beta.id, p.delta.n_v_heads);
     if (p.delta.n_k_heads <= 0 || p.delta.n_v_heads % p.delta.n_k_heads)
         fail(g, "delta_net: %d value heads cannot share %d key heads", p.delta.n_v_heads, p.delta.n_k_heads);
@@ -404,8 +424,8 @@ mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, 
     return (mf__act){op->out[0] = add_buf(g, "delta_out", MF_PORT_NONE, p.delta.n_v_heads * p.delta.v_dim, false)};
 }
 
-mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps, int32_t part) {
-    int32_t cols = cols_of(g, x.id);
+mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, mf__op_params p) {
+    int32_t cols = cols_of(g, x.id), part = p.norm.part;
     want_cols(g, "gated_norm", z.id, cols);
     want_weight(g, "gated_norm", w, 1, part);
     if (part <= 0 || cols % part) fail(g, "gated_norm: %d columns do not split in parts of %d", cols, part);
@@ -413,9 +433,24 @@ mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps,
     op->in[0] = x.id;
     op->in[1] = z.id;
     op->w[0] = w.id;
-    op->p.norm.eps = eps;
-    op->p.norm.part = part;
+    op->p = p;
     return (mf__act){op->out[0] = add_buf(g, "gated", MF_PORT_NONE, cols, false)};
+}
+
+mf__act mf__g_ssm(mf__graph *g, mf__act xbc, mf__act dt, const mf__w w[3], mf__op_params p) {
+    int32_t heads = p.ssm.n_heads, groups = p.ssm.n_groups;
+    want_cols(g, "ssm", xbc.id, (int64_t)heads * p.ssm.dim + 2 * (int64_t)groups * p.ssm.n_state);
+    want_cols(g, "ssm", dt.id, heads);
+    if (groups <= 0 || heads % groups) fail(g, "ssm: %d heads cannot share %d groups", heads, groups);
+    mf__op *op = add_op(g, MF_OP_SSM, "ssm");
+    op->in[0] = xbc.id;
+    op->in[1] = dt.id;
+    for (int i = 0; i < 3; i++) {
+        want_weight(g, "ssm", w[i], 1, heads);
+        op->w[i] = w[i].id;
+    }
+    op->p = p;
+    return (mf__act){op->out[0] = add_buf(g, "ssm", MF_PORT_NONE, heads * p.ssm.dim, false)};
 }
 
 mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a) {
@@ -501,6 +536,7 @@ mf__act mf__g_identity(mf__graph *g, mf__normed x, mf__ids ids, mf__shares share
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu) {
     int32_t cols = cols_of(g, gate.id);
     want_cols(g, "glu", up.id, cols);
+    if (glu.kind == MF_GLU_SQUARES) fail(g, "glu: squares have no gate");
     mf__op *op = add_op(g, MF_OP_GLU, "glu");
     op->in[0] = gate.id;
     op->in[1] = up.id;

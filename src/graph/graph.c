@@ -100,7 +100,7 @@ mf_status mf__graph_finish(mf__graph *g, mf_error *err) {
 
 static bool changes_state(const mf__op *op) {
     return op->kind == MF_OP_KV_APPEND || op->kind == MF_OP_CONV1D || op->kind == MF_OP_DELTA_NET ||
-           op->kind == MF_OP_COMPRESS;
+           op->kind == MF_OP_SSM || op->kind == MF_OP_COMPRESS;
 }
 
 mf_status mf__graph_state_part(const mf__graph *g, mf__graph **out, mf_error *err) {

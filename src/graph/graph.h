@@ -179,6 +179,8 @@ mf__act mf__g_matmul(mf__graph *g, mf__act x, mf__w w, mf__w bias, const char *l
 void mf__g_part_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label); /* in place */
 /* ... and into a buffer of its own */
 mf__act mf__g_part_normed(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label);
+/* parts of a row with weights of their own: w has as many as the row; in place */
+void mf__g_parts_norm(mf__graph *g, mf__act x, mf__w w, int32_t part, float eps, const char *label);
 void mf__g_split_q_gate(mf__graph *g, mf__act u, int32_t n_heads, int32_t head_dim, mf__act *q, mf__act *gate);
 void mf__g_rope(mf__graph *g, mf__act x, mf__w inv_freq, mf__op_params p, const char *label); /* in place */
 void mf__g_kv_append(mf__graph *g, mf__act k, mf__act v); /* v.id -1: K rows alone */
@@ -194,6 +196,7 @@ mf__act mf__g_far_attention(mf__graph *g, mf__act q, mf__chosen picks, mf__w sin
 mf__residual mf__g_streams_read(mf__graph *g, mf__residual x, mf__act z, mf__w base, mf__w scale, mf__op_params p,
                                 mf__act *mix);
 mf__residual mf__g_streams_write(mf__graph *g, mf__residual x, mf__act y, mf__act mix, int32_t n);
+mf__residual mf__g_copy(mf__graph *g, mf__residual x);
 mf__act mf__g_join(mf__graph *g, mf__act a, mf__act b, const char *label);
 void mf__g_layer_norm(mf__graph *g, mf__act x, mf__w w, mf__w bias, float eps, const char *label); /* in place */
 void mf__g_split(mf__graph *g, mf__act x, int32_t n_first, mf__act *a, mf__act *b, const char *label);
@@ -203,11 +206,14 @@ mf__act mf__g_mla_attention(mf__graph *g, mf__act q, mf__w kv_b_or_uk, mf__w w_u
 void mf__g_mla_pick(mf__graph *g, mf__act o, mf__chosen picks); /* makes the op that made o see these rows only */
 /* In place; a gate for every channel, or for as many channels as there are for each. */
 void mf__g_sigmoid_gate(mf__graph *g, mf__act x, mf__act gate);
-mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, int32_t n_kernel, bool plain);
-void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p); /* in place */
+mf__act mf__g_conv1d(mf__graph *g, mf__act x, mf__w w, mf__w bias, mf__op_params p); /* bias: or MF_NO_WEIGHT */
+void mf__g_qk_norm(mf__graph *g, mf__act qkv, mf__op_params p);                      /* in place */
+/* a and dt_bias: one for each head, as b and a_log have, or one for each channel of each head */
 void mf__g_decay_beta(mf__graph *g, mf__act a, mf__act b, mf__w a_log, mf__w dt_bias, mf__act *decay, mf__act *beta);
 mf__act mf__g_delta_net(mf__graph *g, mf__act qkv, mf__act decay, mf__act beta, mf__op_params p);
-mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, float eps, int32_t part);
+mf__act mf__g_gated_norm(mf__graph *g, mf__act x, mf__act z, mf__w w, mf__op_params p);
+/* w: A_log, dt_bias, D */
+mf__act mf__g_ssm(mf__graph *g, mf__act xbc, mf__act dt, const mf__w w[3], mf__op_params p);
 mf__residual mf__g_add(mf__graph *g, mf__residual h, mf__act a);
 mf__act mf__g_sum(mf__graph *g, mf__act a, mf__act b);
 void mf__g_map(mf__graph *g, int16_t id, mf__w w, mf__op_params p, const char *label); /* in place; w: SCALE's */

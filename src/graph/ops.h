@@ -22,20 +22,21 @@
     X(ATTENTION, "attention",                                                                                          \
       "q, picks, state -> o: causal softmax attention over cached rows: all, the last, picked")                        \
     X(SPLIT, "split", "x -> a, b: the first columns of each row, and the rest")                                        \
-    X(JOIN, "join", "a, b -> y: the columns of a, then those of b")                                                    \
+    X(JOIN, "join", "a, b -> y: the columns of a, then those of b, if there is one")                                   \
     X(MLA_ATTENTION, "mla_attention",                                                                                  \
       "q, picks, state -> o: attention over cached latents, expanded by W_UK and W_UV")                                \
     X(SIGMOID_GATE, "sigmoid_gate", "x, gate -> x: x * sigmoid(gate), a gate for each channel or for a head's")        \
-    X(CONV1D, "conv1d", "x, state -> y, state: causal depthwise convolution, then silu or not")                        \
+    X(CONV1D, "conv1d", "x, state -> y, state: causal depthwise convolution (+ bias), then silu or not")               \
     X(QK_NORM, "qk_norm", "y -> y: l2-normalises the q and k heads at its front; q also / sqrt(dim)")                  \
     X(DECAY_BETA, "decay_beta", "a, b -> g, beta: g = exp(-exp(A_log) softplus(a + dt_bias)), beta = sigmoid(b)")      \
     X(DELTA_NET, "delta_net", "qkv, g, beta, state -> o, state: the gated delta rule")                                 \
+    X(SSM, "ssm", "xbc, dt, state -> y, state: Mamba-2, a state space with one decay for each head")                   \
     X(COMPRESS, "compress", "x, state -> state: one V row for every window of rows, a mean that the rows weigh")       \
     X(FAR_ATTENTION, "far_attention",                                                                                  \
       "q, picks, state -> o: softmax attention over the newest K rows and over V rows")                                \
     X(STREAMS_READ, "streams_read", "x, z -> u, mix: what a block reads of the streams, and how it is written back")   \
     X(STREAMS_WRITE, "streams_write", "x, y, mix -> x: a block's result, to all streams, which are mixed")             \
-    X(GATED_NORM, "gated_norm", "x, z -> y: per head rms_norm(x) * w * silu(z)")                                       \
+    X(GATED_NORM, "gated_norm", "x, z -> y: per head rms_norm(x) * w * silu(z), or sigmoid(z)")                        \
     X(ADD, "add", "a, b -> y: a + b")                                                                                  \
     X(MAP, "map", "x -> x: every value scaled, clamped or capped, or scaled by what its position says")                \
     X(ROUTE, "route", "logits -> ids, weights: the experts of each token and their shares")                            \
@@ -75,19 +76,26 @@ typedef enum mf__glu_kind {
     MF_GLU_LIMITED, /* silu(g) * u, g = min(gate, limit), u = clamp(up, -limit, limit) */
     MF_GLU_CUT,     /* min(silu(gate), limit) * clamp(up, -limit, limit) */
     MF_GLU_PRODUCT, /* gate * up */
+    MF_GLU_SQUARES, /* EXPERTS alone, no gate: relu(gate)^2, then relu(up)^2; what they are is one matrix in halves */
     MF_GLU_CLAMPED, /* g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
 } mf__glu_kind;
 
-/* The activation of a gated feed-forward. All zero: silu. */
+/* The activation of a feed-forward. All zero: silu. */
 typedef struct mf__glu {
     mf__glu_kind kind;
     float alpha, limit;
 } mf__glu;
 
+/* Columns of what down reads, where gate and up have n rows. */
+static inline int64_t mf__glu_cols(const mf__glu *glu, int64_t n) {
+    return glu->kind == MF_GLU_SQUARES ? 2 * n : n;
+}
+
 typedef enum mf__map_kind {
     MF_MAP_SCALE,   /* a x; with a weight: a w x, w one value */
     MF_MAP_CLAMP,   /* clamp(x, -a, a) */
     MF_MAP_CAP,     /* a tanh(x / a) */
+    MF_MAP_SQUARE,  /* relu(x)^2 */
     MF_MAP_POSITION /* (1 + a ln(1 + floor((position + c) / b))) x */
 } mf__map_kind;
 
@@ -98,6 +106,8 @@ typedef union mf__op_params {
     struct {
         float eps;
         int32_t part; /* channels per normalised part: the row's length, or a head's */
+        bool apart;   /* RMS_NORM: every part of a row has weights of its own */
+        bool sigmoid; /* GATED_NORM: sigmoid(z) in place of silu(z) */
     } norm;           /* RMS_NORM, GATED_NORM */
     struct {
         int32_t n_heads, head_dim;
@@ -159,10 +169,15 @@ typedef union mf__op_params {
     struct {
         int32_t n_channels, n_kernel;
         bool plain; /* no silu */
+        int32_t at; /* in the sequence's state, where this convolution's inputs begin */
     } conv;
     struct {
         int32_t n_k_heads, k_dim, n_v_heads, v_dim; /* QK_NORM uses the first two */
-    } delta;
+        bool by_channel;                            /* a decay for every channel of a head's keys, not one for all */
+    } delta;                                        /* QK_NORM, DECAY_BETA, DELTA_NET */
+    struct {
+        int32_t n_heads, dim, n_groups, n_state; /* a row is [n_heads][dim] | B [n_groups][n_state] | C the same */
+    } ssm;                                       /* weights: A_log, dt_bias, D, one of each per head */
     struct {
         mf__route_kind kind;
         int32_t n_experts, top_k;
@@ -175,7 +190,7 @@ typedef union mf__op_params {
         int32_t n_experts, top_k; /* ids from n_experts on give x as it is */
     } identity;
     struct {
-        int32_t top_k, n_inner; /* n_inner: an expert's width */
+        int32_t top_k, n_inner; /* n_inner: rows of gate and of up */
         mf__glu glu;
     } moe;
     mf__glu glu; /* GLU */

@@ -9,21 +9,28 @@
 #include "model/parts.h"
 
 static const char *kind_name(mf__mixer mixer, bool dense) {
-    static const char *const names[MF_MIX_COUNT][2] = {
-        [MF_MIX_FULL] = {"full", "full, dense"},          [MF_MIX_LINEAR] = {"linear", "linear, dense"},
-        [MF_MIX_SLIDING] = {"sliding", "sliding, dense"}, [MF_MIX_LATENT] = {"latent", "latent, dense"},
-        [MF_MIX_INDEXED] = {"indexed", "indexed, dense"}, [MF_MIX_REUSED] = {"reused", "reused, dense"},
-        [MF_MIX_BLOCKS] = {"blocks", "blocks, dense"},    [MF_MIX_HEAVY] = {"compressed", "compressed, dense"},
-        [MF_MIX_SPARSE] = {"sparse", "sparse, dense"},    [MF_MIX_CONV] = {"convolution", "convolution, dense"},
-        [MF_MIX_CHUNKED] = {"chunked", "chunked, dense"}};
+    static const char *const names[MF_MIX_COUNT][2] = {[MF_MIX_FULL] = {"full", "full, dense"},
+                                                       [MF_MIX_LINEAR] = {"linear", "linear, dense"},
+                                                       [MF_MIX_SLIDING] = {"sliding", "sliding, dense"},
+                                                       [MF_MIX_LATENT] = {"latent", "latent, dense"},
+                                                       [MF_MIX_INDEXED] = {"indexed", "indexed, dense"},
+                                                       [MF_MIX_REUSED] = {"reused", "reused, dense"},
+                                                       [MF_MIX_BLOCKS] = {"blocks", "blocks, dense"},
+                                                       [MF_MIX_HEAVY] = {"compressed", "compressed, dense"},
+                                                       [MF_MIX_SPARSE] = {"sparse", "sparse, dense"},
+                                                       [MF_MIX_CONV] = {"convolution", "convolution, dense"},
+                                                       [MF_MIX_CHUNKED] = {"chunked", "chunked, dense"},
+                                                       [MF_MIX_SSM] = {"state space", "state space, dense"},
+                                                       [MF_MIX_NONE] = {"experts", "dense"}};
     return names[mixer][dense];
 }
 
 static mf__act mix(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__normed x) {
     if (c->has.far) return mf__part_far(g, c, mixer, x);
     switch (mixer) {
-    case MF_MIX_LINEAR: return mf__part_delta_net(g, c, x);
+    case MF_MIX_LINEAR: return c->has.channel_decay ? mf__part_kda(g, c, x) : mf__part_delta_net(g, c, x);
     case MF_MIX_CONV: return mf__part_short_conv(g, c, x);
+    case MF_MIX_SSM: return mf__part_mamba(g, c, x);
     case MF_MIX_LATENT:
     case MF_MIX_INDEXED:
     case MF_MIX_REUSED: return mf__part_mla(g, c, mixer, x);
@@ -47,17 +54,26 @@ static mf_status build_mix_of_streams(const mf__config *c, const mf__layer_kind 
     return mf__graph_finish(g, err);
 }
 
+/* h + mixer(norm(h)) */
+static mf__residual mixed(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__residual h) {
+    mf__normed x = mf__g_norm(g, h, mf__g_vector(g, "input_layernorm.weight", 1, c->n_hidden), c->eps);
+    mf__act y = mix(g, c, mixer, x);
+    if (c->has.sandwich)
+        mf__g_part_norm(g, y, mf__g_vector(g, "post_attention_layernorm.weight", 1, c->n_hidden), c->n_hidden, c->eps,
+                        "attn_norm");
+    return mf__g_add(g, h, y);
+}
+
 static mf_status build_mix(const mf__config *c, const mf__layer_kind *kind, mf__graph **out, mf_error *err) {
     MF__TRY(mf__graph_create(kind->name, out, err));
     mf__graph *g = *out;
     if (c->has.streams) return build_mix_of_streams(c, kind, g, err);
     mf__residual h = mf__g_in_residual(g, MF_PORT_HIDDEN, c->n_hidden);
-    mf__normed x = mf__g_norm(g, h, mf__g_vector(g, "input_layernorm.weight", 1, c->n_hidden), c->eps);
-    mf__act y = mix(g, c, kind->mixer, x);
-    if (c->has.sandwich)
-        mf__g_part_norm(g, y, mf__g_vector(g, "post_attention_layernorm.weight", 1, c->n_hidden), c->n_hidden, c->eps,
-                        "attn_norm");
-    mf__residual h_mid = mf__g_add(g, h, y);
+    mf__residual h_mid = kind->mixer == MF_MIX_NONE ? mf__g_copy(g, h) : mixed(g, c, kind->mixer, h);
+    if (kind->alone) {
+        mf__g_export(g, h_mid.id, MF_PORT_H_MID);
+        return mf__graph_finish(g, err);
+    }
     mf__normed x2 = mf__part_post_norm(g, c, h_mid);
     bool shortcut = c->has.shortcut && !kind->dense;
     if (shortcut)
@@ -79,6 +95,12 @@ static void size_state(const mf__config *c, mf__layer_kind *kind) {
         kind->delta_floats = values * c->delta.k_dim;
     } else if (kind->mixer == MF_MIX_CONV) {
         kind->conv_floats = (c->delta.n_kernel - 1) * (int64_t)c->n_hidden;
+    } else if (kind->mixer == MF_MIX_SSM) {
+        int64_t inner = (int64_t)c->ssm.n_heads * c->ssm.dim, shared = 2 * (int64_t)c->ssm.n_groups * c->ssm.n_state;
+        kind->conv_floats = (c->ssm.n_kernel - 1) * (inner + shared);
+        kind->delta_floats = inner * c->ssm.n_state;
+    } else if (kind->mixer == MF_MIX_NONE) {
+        return;
     } else if (kind->mixer == MF_MIX_LATENT || kind->mixer == MF_MIX_INDEXED || kind->mixer == MF_MIX_REUSED) {
         kind->k_cols = c->mla.n_latent;
         kind->v_cols = c->mla.n_rope;
@@ -106,6 +128,7 @@ static mf_status build_kind(const mf__config *all, mf__layer_kind *kind, mf_erro
     size_state(c, kind);
     MF__TRY(build_mix(c, kind, &kind->mix, err));
     if (!kind->delta_floats && !kind->conv_floats) MF__TRY(mf__graph_state_part(kind->mix, &kind->cache, err));
+    if (kind->alone) return mf__part_nothing(c, &kind->combine, err);
     if (kind->dense) return mf__part_dense(c, &kind->combine, err);
     if (c->moe.n_shared_inner) MF__TRY(mf__part_shared(c, &kind->shared, err));
     if (!kind->hashed) MF__TRY(mf__part_ahead(c, MF_PORT_HIDDEN, &kind->ahead, err));
@@ -115,19 +138,20 @@ static mf_status build_kind(const mf__config *all, mf__layer_kind *kind, mf_erro
 }
 
 static bool same_kind(const mf__layer_kind *a, const mf__layer_kind *b) {
-    return a->mixer == b->mixer && a->dense == b->dense && a->hashed == b->hashed && a->glu.kind == b->glu.kind &&
-           a->glu.limit == b->glu.limit && a->dense_glu.kind == b->dense_glu.kind &&
+    return a->mixer == b->mixer && a->dense == b->dense && a->hashed == b->hashed && a->alone == b->alone &&
+           a->glu.kind == b->glu.kind && a->glu.limit == b->glu.limit && a->dense_glu.kind == b->dense_glu.kind &&
            a->dense_glu.limit == b->dense_glu.limit;
 }
 
 /* The kind of a layer: one that is there, or a new one. */
 static mf_status place_layer(mf__blueprint *bp, int layer, mf_error *err) {
     mf__mixer mixer = bp->config.mixer[layer];
-    bool dense = bp->config.dense[layer], hashed = bp->config.hashed[layer];
-    mf__layer_kind kind = {.name = kind_name(mixer, dense),
+    bool dense = bp->config.dense[layer], hashed = bp->config.hashed[layer], alone = bp->config.alone[layer];
+    mf__layer_kind kind = {.name = kind_name(mixer, dense && !alone),
                            .mixer = mixer,
                            .dense = dense,
                            .hashed = hashed,
+                           .alone = alone,
                            .glu = mf__config_glu(&bp->config, layer),
                            .dense_glu = mf__config_dense_glu(&bp->config, layer)};
     int k = 0;

@@ -44,9 +44,13 @@ static mf_status common(const json_t *text, const char *where, mf__config *c, mf
     int64_t layers, hidden, vocab, ctx;
     double eps;
     bool zero_centred;
+    size_t listed =
+        json_array_size(json_object_get(text, "layers_block_type")); /* all transformers writes of nemotron_h */
     if (c->family->paired && json_object_get(text, "num_layers")) {
         MF__TRY(mf__json_get_int(text, where, "num_layers", 1, MF_MAX_LAYERS / 2, &layers, err));
         layers *= 2;
+    } else if (listed && listed <= MF_MAX_LAYERS) {
+        MF__TRY(mf__json_opt_int(text, where, "num_hidden_layers", 1, MF_MAX_LAYERS, (int64_t)listed, &layers, err));
     } else {
         MF__TRY(mf__json_get_int(text, where, "num_hidden_layers", 1, MF_MAX_LAYERS, &layers, err));
     }
@@ -84,7 +88,7 @@ static void narrow(mf__config *c) {
     c->has.mixers = 0;
     for (int32_t l = 0; l < c->n_layers; l++) {
         c->has.mixers |= 1u << c->mixer[l];
-        dense = dense || c->dense[l];
+        dense = dense || (c->dense[l] && !c->alone[l]);
     }
     c->has.dense = dense;
     c->has.yarn = c->rope.yarn || c->far.rope.yarn;
@@ -195,6 +199,9 @@ mf_status mf__config_stretch(mf__config *c, double factor, mf_error *err) {
                         "most %d",
                         factor, MF_STRETCH_MAX, c->n_ctx, 1 << 30);
     mf__rope *rope = c->has.far ? &c->far.rope : &c->rope; /* those of windows alone stay: they are no longer */
+    if (c->has.unturned)
+        return mf__fail(err, MF_E_UNSUPPORTED, "models of the family %s have no rope that YaRN could stretch",
+                        c->family->name);
     if (rope->theta <= 1 || rope->alpha > 0 || rope->part > 0 || rope->linear || rope->llama3)
         return mf__fail(err, MF_E_UNSUPPORTED, "a context with a rope_theta of %g and %s cannot be stretched by YaRN",
                         rope->theta,

@@ -25,6 +25,8 @@ typedef enum mf__mixer {
     MF_MIX_SPARSE,  /* ... and those compressed ones that an index picks */
     MF_MIX_CONV,    /* a gated convolution over a few rows, and no cache */
     MF_MIX_CHUNKED, /* softmax attention over the rows of the cache that lie in the token's own chunk */
+    MF_MIX_SSM,     /* a state space (Mamba-2), and no cache */
+    MF_MIX_NONE,    /* nothing: the layer is its feed-forward */
     MF_MIX_COUNT
 } mf__mixer;
 
@@ -60,8 +62,10 @@ typedef struct mf__features {
     bool key_is_value;   /* full layers may have no v_proj: k_proj makes both */
     bool grow;           /* queries may be multiplied by a factor that grows with their position */
     bool no_rope;        /* full layers do not rotate (mf__attn.n_rot) */
+    bool channel_decay;  /* linear attention has a decay for every channel, and projections of its own (kda.c) */
     bool zero_centred;   /* raw checkpoints store most norm weights minus one */
     bool interleaved;    /* rope turns pairs (2i, 2i+1) instead of (i, i + n/2) */
+    bool unturned;       /* nothing turns */
     bool yarn;           /* published models stretch rope by YaRN (any family may) */
     bool rope_slow;      /* of a model alone: rope is scaled as "linear" or "llama3" say */
     bool rope_part;      /* of the pairs (i, i + n/2) of a whole head, only the first may turn (mf__rope.part) */
@@ -108,6 +112,7 @@ typedef struct mf__config {
     bool plain_norms; /* the checkpoint has norms as they are, though the family's are zero-centred (GGUF) */
     mf__mixer mixer[MF_MAX_LAYERS];
     bool dense[MF_MAX_LAYERS]; /* a plain feed-forward of width n_dense_inner instead of experts */
+    bool alone[MF_MAX_LAYERS]; /* dense, and not even that: the layer is its mixer */
     int32_t n_dense_inner;
     /* CUT: the limits of the layer's experts, and of its shared expert or dense feed-forward; 0: none */
     float limit[MF_MAX_LAYERS], dense_limit[MF_MAX_LAYERS];
@@ -122,14 +127,14 @@ typedef struct mf__config {
     } delta;
 
     struct {
-        int32_t n_experts, top_k, n_inner;
-        int32_t n_identity;           /* further choices of the router, which give what they get */
-        float eps;                    /* added to the sum that shares are divided by; 0: as good as nothing */
-        int32_t table_k;              /* experts of a token in the table of HASHED layers */
-        int32_t n_shared_inner;       /* width of the shared expert; 0: none */
-        int32_t n_groups, top_groups; /* 1, 1: no groups */
-        bool renorm;                  /* shares are divided by their sum */
-        double scale;                 /* ... and multiplied by this */
+        int32_t n_experts, top_k, n_inner; /* n_inner: rows of gate and of up; SQUARES: half of an expert's width */
+        int32_t n_identity;                /* further choices of the router, which give what they get */
+        float eps;                         /* added to the sum that shares are divided by; 0: as good as nothing */
+        int32_t table_k;                   /* experts of a token in the table of HASHED layers */
+        int32_t n_shared_inner;            /* width of the shared expert; 0: none */
+        int32_t n_groups, top_groups;      /* 1, 1: no groups */
+        bool renorm;                       /* shares are divided by their sum */
+        double scale;                      /* ... and multiplied by this */
         mf__glu glu;
         mf__glu dense_glu; /* of the shared expert and of dense layers; as glu, where the layers do not differ */
         bool scores;       /* routers hand out the logits of all experts: somebody asked, it is not the model's */
@@ -142,6 +147,11 @@ typedef struct mf__config {
         float q_scale, kv_scale; /* of queries and of the normed latent; 0: they stay */
         bool split_up; /* kv_b is stored as embed_q and unembed_out: told by the tensors, see mf__config_look */
     } mla;
+
+    struct {
+        int32_t n_heads, dim, n_groups, n_state, n_kernel;
+        bool conv_bias;
+    } ssm;
 
     /* What INDEXED and BLOCKS layers pick their rows by. */
     struct {
@@ -180,6 +190,11 @@ static inline const mf__rope *mf__config_rope(const mf__config *c, mf__mixer mix
 }
 static inline int32_t mf__attn_v_dim(const mf__attn *a) {
     return a->v_dim ? a->v_dim : a->head_dim;
+}
+
+/* Columns of an expert's last matrix. */
+static inline int64_t mf__config_expert_wide(const mf__config *c) {
+    return mf__glu_cols(&c->moe.glu, c->moe.n_inner);
 }
 
 /* The activation of a layer's experts, and of what is dense in it. */

@@ -22,16 +22,18 @@ mf__act mf__part_delta_net(mf__graph *g, const mf__config *c, mf__normed x) {
                                  .k_dim = c->delta.k_dim,
                                  .n_v_heads = c->delta.n_v_heads,
                                  .v_dim = c->delta.v_dim}};
+    mf__op_params conv = {.conv = {.n_kernel = c->delta.n_kernel}};
+    mf__op_params norm = {.norm = {.eps = c->eps, .part = c->delta.v_dim}};
 
     mf__act qkv = mf__g_project(g, x, w_qkv, MF_NO_WEIGHT, "in_proj_qkv");
     mf__act z = mf__g_project(g, x, w_z, MF_NO_WEIGHT, "in_proj_z");
     mf__act b = mf__g_project(g, x, w_b, MF_NO_WEIGHT, "in_proj_b");
     mf__act a = mf__g_project(g, x, w_a, MF_NO_WEIGHT, "in_proj_a");
-    mf__act y = mf__g_conv1d(g, qkv, w_conv, c->delta.n_kernel, false);
+    mf__act y = mf__g_conv1d(g, qkv, w_conv, MF_NO_WEIGHT, conv);
     mf__g_qk_norm(g, y, p);
     mf__act decay, beta;
     mf__g_decay_beta(g, a, b, a_log, dt_bias, &decay, &beta);
     mf__act o = mf__g_delta_net(g, y, decay, beta, p);
-    mf__act gated = mf__g_gated_norm(g, o, z, w_norm, c->eps, c->delta.v_dim);
+    mf__act gated = mf__g_gated_norm(g, o, z, w_norm, norm);
     return mf__g_matmul(g, gated, w_out, MF_NO_WEIGHT, "out_proj");
 }

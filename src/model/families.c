@@ -6,15 +6,35 @@
 
 /* Those with a witness that others have too come after the others. */
 const mf__family *const mf__families[] = {
-    &mf__qwen3_5_moe,   &mf__qwen3_next,     &mf__deepseek_v3,
-    &mf__glm4_moe,      &mf__gpt_oss,        &mf__minimax_m2,
-    &mf__qwen3_moe,     &mf__glm4_moe_lite,  &mf__mixtral,
-    &mf__olmoe,         &mf__qwen2_moe,      &mf__dots1,
-    &mf__hy_v3,         &mf__hunyuan_v1_moe, &mf__ernie4_5_moe,
-    &mf__mistral4,      &mf__mimo_v2_flash,  &mf__gemma4,
-    &mf__minimax_m3_vl, &mf__deepseek_v32,   &mf__glm_moe_dsa,
-    &mf__deepseek_v4,   &mf__lfm2_moe,       &mf__llama4_text,
-    &mf__step3p7,       &mf__longcat_flash,  NULL,
+    &mf__qwen3_5_moe,
+    &mf__qwen3_next,
+    &mf__deepseek_v3,
+    &mf__glm4_moe,
+    &mf__gpt_oss,
+    &mf__minimax_m2,
+    &mf__qwen3_moe,
+    &mf__glm4_moe_lite,
+    &mf__mixtral,
+    &mf__olmoe,
+    &mf__qwen2_moe,
+    &mf__dots1,
+    &mf__hy_v3,
+    &mf__hunyuan_v1_moe,
+    &mf__ernie4_5_moe,
+    &mf__mistral4,
+    &mf__mimo_v2_flash,
+    &mf__gemma4,
+    &mf__minimax_m3_vl,
+    &mf__deepseek_v32,
+    &mf__glm_moe_dsa,
+    &mf__deepseek_v4,
+    &mf__lfm2_moe,
+    &mf__llama4_text,
+    &mf__step3p7,
+    &mf__longcat_flash,
+    &mf__kimi_linear,
+    &mf__nemotron_h,
+    NULL,
 };
 
 const mf__family *mf__family_find(const char *model_type) {
@@ -45,8 +65,11 @@ void mf__config_look(mf__config *config, const mf__catalog *cat) {
 
 /* Newer MLX conversions store kv_b_proj as two tensors, the key half transposed. */
 void mf__look_latent(mf__config *c, const mf__catalog *cat) {
-    char spelt[MF_MAX_NAME];
-    c->mla.split_up = mf__names_find(cat, c->family, "model.layers.0.self_attn.embed_q.weight", spelt) != NULL;
+    char name[MF_MAX_NAME], spelt[MF_MAX_NAME];
+    int32_t l = 0; /* the first layer that has latents */
+    while (l < c->n_layers - 1 && c->mixer[l] == MF_MIX_LINEAR) l++;
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.embed_q.weight", l);
+    c->mla.split_up = mf__names_find(cat, c->family, name, spelt) != NULL;
 }
 
 static const mf__expert_spelling EACH = {

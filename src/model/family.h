@@ -21,11 +21,12 @@
  *
  * ahead, early and cache have no weights of their own: they are mix's.
  *
- * A dense layer has no experts and no shared graph; its combine is the whole feed-forward: H_MID, H_POST -> HIDDEN. */
+ * A dense layer has no experts and no shared graph; its combine is the whole feed-forward: H_MID, H_POST -> HIDDEN.
+ * One that is alone has not even that: H_MID -> HIDDEN. */
 typedef struct mf__layer_kind {
     const char *name; /* "linear", "full", "sliding"; "full, dense" */
     mf__mixer mixer;
-    bool dense, hashed;
+    bool dense, hashed, alone;
     mf__glu glu, dense_glu; /* of its experts; of its shared expert or dense feed-forward */
     mf__graph *mix, *shared, *experts, *combine;
     mf__graph *ahead, *early;          /* not among MF_LAYER_GRAPHS; NULL for dense layers */
@@ -154,6 +155,6 @@ void mf__config_look(mf__config *config, const mf__catalog *cat);
 extern const mf__family mf__qwen3_5_moe, mf__qwen3_next, mf__qwen3_moe, mf__deepseek_v3, mf__glm4_moe, mf__gpt_oss,
     mf__minimax_m2, mf__glm4_moe_lite, mf__mixtral, mf__olmoe, mf__qwen2_moe, mf__dots1, mf__hy_v3, mf__hunyuan_v1_moe,
     mf__ernie4_5_moe, mf__mistral4, mf__mimo_v2_flash, mf__gemma4, mf__minimax_m3_vl, mf__deepseek_v32, mf__glm_moe_dsa,
-    mf__deepseek_v4, mf__lfm2_moe, mf__llama4_text, mf__step3p7, mf__longcat_flash;
+    mf__deepseek_v4, mf__lfm2_moe, mf__llama4_text, mf__step3p7, mf__longcat_flash, mf__kimi_linear, mf__nemotron_h;
 
 #endif

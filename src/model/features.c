@@ -15,6 +15,8 @@ const char *mf__mixer_key(mf__mixer mixer) {
                                                    [MF_MIX_HEAVY] = "heavily_compressed_attention",
                                                    [MF_MIX_CONV] = "conv",
                                                    [MF_MIX_CHUNKED] = "chunked_attention",
+                                                   [MF_MIX_SSM] = "mamba",
+                                                   [MF_MIX_NONE] = "none",
                                                    [MF_MIX_SPARSE] = "compressed_sparse_attention"};
     return (unsigned)mixer < MF_MIX_COUNT ? keys[mixer] : "?";
 }
@@ -26,7 +28,8 @@ const char *mf__mixer_name(mf__mixer mixer) {
         [MF_MIX_INDEXED] = "indexed",  [MF_MIX_REUSED] = "reused",
         [MF_MIX_BLOCKS] = "blocks",    [MF_MIX_HEAVY] = "compressed",
         [MF_MIX_CONV] = "convolution", [MF_MIX_SPARSE] = "compressed indexed",
-        [MF_MIX_CHUNKED] = "chunked"};
+        [MF_MIX_CHUNKED] = "chunked",  [MF_MIX_SSM] = "state space",
+        [MF_MIX_NONE] = "none"};
     return (unsigned)mixer < MF_MIX_COUNT ? names[mixer] : "?";
 }
 
@@ -102,6 +105,8 @@ static void sinks(const mf__features *f, char *text, size_t size) {
 }
 
 static void more(const mf__features *f, char *text, size_t size) {
+    if (f->mixers & 1u << MF_MIX_NONE) add(text, size, ", ", "layers of one half");
+    if (f->channel_decay) add(text, size, ", ", "a decay for every channel");
     if (f->streams) add(text, size, ", ", "hyper-connections");
     if (f->far) add(text, size, ", ", "compressed rows");
     if (f->shortcut) add(text, size, ", ", "two halves to a layer, experts beside the second, some give what they get");
@@ -127,6 +132,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
                                        [MF_GLU_LIMITED] = "limited silu",
                                        [MF_GLU_CUT] = "silu, cut in some layers",
                                        [MF_GLU_PRODUCT] = "product",
+                                       [MF_GLU_SQUARES] = "relu squared, no gate",
                                        [MF_GLU_CLAMPED] = "clamped"};
     if (!size) return;
     text[0] = 0;
@@ -140,7 +146,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
     case COL_SINKS: sinks(f, text, size); break;
     case COL_BIASES: biases(f, text, size); break;
     case COL_NORMS: add(text, size, "", f->zero_centred ? "w - 1" : "w"); break;
-    case COL_ROPE: add(text, size, "", f->interleaved ? "2i, 2i+1" : "i, i+n/2"); break;
+    case COL_ROPE: add(text, size, "", f->unturned ? "" : f->interleaved ? "2i, 2i+1" : "i, i+n/2"); break;
     case COL_STRETCH:
         add(text, size, "", f->yarn ? "YaRN" : f->rope_alpha ? "larger base" : f->rope_part ? "first pairs only" : "");
         if (f->rope_slow) add(text, size, ", ", "slower");

@@ -118,7 +118,7 @@ mf_status mf__import_expert(const mf__import *im, int layer, int expert, mf__exp
     const mf__config *c = &im->bp->config;
     char spelt[MF_MAX_NAME];
     *out = (mf__source){.n_rows = part == MF_PART_DOWN ? c->n_hidden : c->moe.n_inner,
-                        .n_cols = part == MF_PART_DOWN ? c->moe.n_inner : c->n_hidden};
+                        .n_cols = part == MF_PART_DOWN ? mf__config_expert_wide(c) : c->n_hidden};
     const mf__expert_spelling *sp = spelling_of(im, layer, expert, part, spelt);
     if (!sp) return missing(im, layer, expert, part, err);
     return take_expert(im, sp, part, spelt, expert, out, err);

@@ -89,9 +89,17 @@ mf_status mf__keys_want(const json_t *text, const char *where, const char *key, 
 
 /* ---- experts ---------------------------------------------------------------------------------------------------- */
 
+/* The first of several spellings of a key that is there, or the usual one. */
+static const char *spelt(const json_t *text, const char *const *names) {
+    for (int i = 0; names[i]; i++)
+        if (json_object_get(text, names[i])) return names[i];
+    return names[0];
+}
+
 static mf_status groups(const json_t *text, const char *where, mf__config *c, mf_error *err) {
+    static const char *const keys[] = {"n_group", "num_expert_group", NULL};
     int64_t n_groups, top_groups;
-    MF__TRY(mf__json_opt_int(text, where, "n_group", 1, 65536, 1, &n_groups, err));
+    MF__TRY(mf__json_opt_int(text, where, spelt(text, keys), 1, 65536, 1, &n_groups, err));
     MF__TRY(mf__json_opt_int(text, where, "topk_group", 1, 65536, 1, &top_groups, err));
     if (c->moe.n_experts % n_groups || top_groups > n_groups || c->moe.top_k > c->moe.n_experts / n_groups * top_groups)
         return mf__fail(err, MF_E_FORMAT,
@@ -104,13 +112,6 @@ static mf_status groups(const json_t *text, const char *where, mf__config *c, mf
     c->moe.n_groups = (int32_t)n_groups;
     c->moe.top_groups = (int32_t)top_groups;
     return MF_OK;
-}
-
-/* The first of several spellings of a key that is there, or the usual one. */
-static const char *spelt(const json_t *text, const char *const *names) {
-    for (int i = 0; names[i]; i++)
-        if (json_object_get(text, names[i])) return names[i];
-    return names[0];
 }
 
 /* A number, or a list of equal ones: no layer may differ from the others. */

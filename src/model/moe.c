@@ -94,14 +94,21 @@ mf_status mf__part_ahead(const mf__config *c, mf__port of, mf__graph **out, mf_e
     return mf__graph_finish(g, err);
 }
 
-/* x -> down(glu(gate x, up x)), with the weights PREFIX.gate_proj.weight and so on */
+/* x -> down(glu(gate x, up x)), or down(relu(up x)^2), with the weights PREFIX.gate_proj.weight and so on */
 static mf__act feed_forward(mf__graph *g, const mf__config *c, mf__normed x, const char *prefix, int64_t inner) {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
     char name[96];
     mf__w w[3];
     for (int p = 0; p < 3; p++) {
         snprintf(name, sizeof name, "%s.%s.weight", prefix, parts[p]);
+        if (p == 0 && c->moe.glu.kind == MF_GLU_SQUARES) continue;
         w[p] = mf__g_matrix(g, name, p == 2 ? c->n_hidden : inner, p == 2 ? inner : c->n_hidden);
+    }
+    if (c->moe.glu.kind == MF_GLU_SQUARES) {
+        mf__op_params square = {.map = {.kind = MF_MAP_SQUARE}};
+        mf__act y = mf__g_project(g, x, w[1], MF_NO_WEIGHT, parts[1]);
+        mf__g_map(g, y.id, MF_NO_WEIGHT, square, "square");
+        return mf__g_matmul(g, y, w[2], MF_NO_WEIGHT, parts[2]);
     }
     mf__act gate = mf__g_project(g, x, w[0], MF_NO_WEIGHT, parts[0]);
     mf__act up = mf__g_project(g, x, w[1], MF_NO_WEIGHT, parts[1]);
@@ -177,6 +184,13 @@ mf_status mf__part_combine(const mf__config *c, mf__graph **out, mf_error *err) 
                          ? combine_normed(g, c, h, mf__g_combine_alone(g, pairs, shares, (mf__act){-1}), shared)
                          : mf__g_combine(g, h, pairs, shares, shared, score);
     mf__g_export(g, y.id, MF_PORT_HIDDEN);
+    return mf__graph_finish(g, err);
+}
+
+mf_status mf__part_nothing(const mf__config *c, mf__graph **out, mf_error *err) {
+    MF__TRY(mf__graph_create("nothing", out, err));
+    mf__graph *g = *out;
+    mf__g_export(g, mf__g_copy(g, mf__g_in_residual(g, MF_PORT_H_MID, c->n_hidden)).id, MF_PORT_HIDDEN);
     return mf__graph_finish(g, err);
 }
 

@@ -4,18 +4,20 @@
 #include <string.h>
 
 /* "model.X" is spelt model.X (text-only), model.language_model.X (published with vision), language_model.model.X
- * (MLX) or X (DeepSeek's own files); names outside "model." (the head) stay or get "language_model." in front. */
+ * (MLX), X (DeepSeek's own files) or backbone.X (Nemotron); names outside "model." (the head) stay or get
+ * "language_model." in front. */
 static int with_prefix(const char *name, int spelling, char *out) {
     bool inner = !strncmp(name, "model.", 6);
     switch (spelling) {
     case 0: return snprintf(out, MF_MAX_NAME, "%s", name);
     case 1: return inner ? snprintf(out, MF_MAX_NAME, "model.language_model.%s", name + 6) : -1;
     case 2: return snprintf(out, MF_MAX_NAME, "language_model.%s", name);
+    case 4: return inner ? snprintf(out, MF_MAX_NAME, "backbone.%s", name + 6) : -1;
     case 3: return inner ? snprintf(out, MF_MAX_NAME, "%s", name + 6) : -1;
     default: return -1;
     }
 }
-#define N_SPELLINGS 4
+#define N_SPELLINGS 5
 
 static const mf__entry *find(const mf__catalog *cat, const char *name, char *spelt) {
     for (int s = 0; s < N_SPELLINGS; s++) {

@@ -99,7 +99,7 @@ static mf_status check_layout(const mf__native *n, const mf__config *c, mf_error
     for (int p = 0; p < MF_PART_COUNT; p++) {
         const char *name = mf__expert_part_name((mf__expert_part)p);
         int64_t rows = p == MF_PART_DOWN ? c->n_hidden : c->moe.n_inner;
-        int64_t cols = p == MF_PART_DOWN ? c->moe.n_inner : c->n_hidden;
+        int64_t cols = p == MF_PART_DOWN ? mf__config_expert_wide(c) : c->n_hidden;
         if (l->part[p].n_rows != rows || l->part[p].n_cols != cols)
             return mf__fail(err, MF_E_MISMATCH,
                             "%s: the %s matrix of an expert is %lld x %lld in the manifest, config.json wants "
@@ -121,7 +121,7 @@ static mf_status foreign_layout(const mf__config *c, int bits, mf__expert_layout
     for (int p = 0; p < MF_PART_COUNT; p++) {
         out->part[p].type = MF_TYPE_AFFINE;
         out->part[p].n_rows = p == MF_PART_DOWN ? c->n_hidden : c->moe.n_inner;
-        out->part[p].n_cols = p == MF_PART_DOWN ? c->moe.n_inner : c->n_hidden;
+        out->part[p].n_cols = p == MF_PART_DOWN ? mf__config_expert_wide(c) : c->n_hidden;
         out->part[p].bits = bits;
         out->part[p].group = FOREIGN_GROUP;
         out->part[p].scale_type = MF_TYPE_BF16;

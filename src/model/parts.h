@@ -35,6 +35,12 @@ mf__residual mf__part_streams_read(mf__graph *g, const mf__config *c, mf__residu
 /* deltanet.c: x -> Gated DeltaNet */
 mf__act mf__part_delta_net(mf__graph *g, const mf__config *c, mf__normed x);
 
+/* kda.c: x -> the delta rule with a decay for every channel */
+mf__act mf__part_kda(mf__graph *g, const mf__config *c, mf__normed x);
+
+/* mamba.c: x -> Mamba-2 */
+mf__act mf__part_mamba(mf__graph *g, const mf__config *c, mf__normed x);
+
 /* short_conv.c: x -> a gated convolution */
 mf__act mf__part_short_conv(mf__graph *g, const mf__config *c, mf__normed x);
 
@@ -51,6 +57,7 @@ mf_status mf__part_ahead(const mf__config *c, mf__port of, mf__graph **out, mf_e
 mf_status mf__part_shared(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_experts(const mf__config *c, mf__graph **out, mf_error *err);
 mf_status mf__part_combine(const mf__config *c, mf__graph **out, mf_error *err);
+mf_status mf__part_nothing(const mf__config *c, mf__graph **out, mf_error *err); /* no second half */
 mf_status mf__part_dense(const mf__config *c, mf__graph **out, mf_error *err);
 
 #endif

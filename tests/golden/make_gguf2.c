@@ -9,6 +9,7 @@ static const json_t *config;
 static const mf__catalog *cat;
 static const char *arch;
 static int n_layers;
+static const char *stem; /* of the checkpoint's names */
 
 /* Of a layer; # in a name: experts, stacked. "+" in front: 1 is added. */
 static const char *const NAMES[][2] = {
@@ -85,6 +86,45 @@ static const char *const NAMES[][2] = {
     {"post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"},
     {"pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"},
     {"layer_scalar", "layer_output_scale.weight"},
+    {"self_attn.q_conv1d.weight", "ssm_conv1d_q.weight"},
+    {"self_attn.k_conv1d.weight", "ssm_conv1d_k.weight"},
+    {"self_attn.v_conv1d.weight", "ssm_conv1d_v.weight"},
+    {"self_attn.f_a_proj.weight", "ssm_f_a.weight"},
+    {"self_attn.f_b_proj.weight", "ssm_f_b.weight"},
+    {"self_attn.g_a_proj.weight", "ssm_g_a.weight"},
+    {"self_attn.g_b_proj.weight", "ssm_g_b.weight"},
+    {"self_attn.b_proj.weight", "ssm_beta.weight"},
+    {"self_attn.dt_bias", "ssm_dt.bias"},
+    {"self_attn.A_log", "ssm_a"},
+    {"self_attn.o_norm.weight", "ssm_norm.weight"},
+    {"block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"block_sparse_moe.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"},
+    {"block_sparse_moe.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
+    {"block_sparse_moe.shared_experts.down_proj.weight", "ffn_down_shexp.weight"},
+    {"block_sparse_moe.gate_proj.weight", "ffn_gate.weight"},
+    {"block_sparse_moe.up_proj.weight", "ffn_up.weight"},
+    {"block_sparse_moe.down_proj.weight", "ffn_down.weight"},
+    {"norm.weight", "attn_norm.weight"},
+    {"mixer.in_proj.weight", "ssm_in.weight"},
+    {"mixer.conv1d.weight", "ssm_conv1d.weight"},
+    {"mixer.conv1d.bias", "ssm_conv1d.bias"},
+    {"mixer.dt_bias", "ssm_dt.bias"},
+    {"mixer.A_log", "ssm_a"},
+    {"mixer.D", "ssm_d"},
+    {"mixer.norm.weight", "ssm_norm.weight"},
+    {"mixer.out_proj.weight", "ssm_out.weight"},
+    {"mixer.q_proj.weight", "attn_q.weight"},
+    {"mixer.k_proj.weight", "attn_k.weight"},
+    {"mixer.v_proj.weight", "attn_v.weight"},
+    {"mixer.o_proj.weight", "attn_output.weight"},
+    {"mixer.up_proj.weight", "ffn_up.weight"},
+    {"mixer.down_proj.weight", "ffn_down.weight"},
+    {"mixer.gate.weight", "ffn_gate_inp.weight"},
+    {"mixer.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"mixer.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
+    {"mixer.shared_experts.down_proj.weight", "ffn_down_shexp.weight"},
+    {"mixer.experts.#.up_proj.weight", "ffn_up_exps.weight"},
+    {"mixer.experts.#.down_proj.weight", "ffn_down_exps.weight"},
     {"attn_norm.weight", "attn_norm.weight"},
     {"ffn_norm.weight", "ffn_norm.weight"},
     {"attn.attn_sink", "attn_sinks.weight"},
@@ -124,6 +164,8 @@ static const char *const NAMES[][2] = {
 
 static const char *const TOP[][2] = {{"model.embed_tokens.weight", "token_embd.weight"},
                                      {"model.norm.weight", "output_norm.weight"},
+                                     {"backbone.embeddings.weight", "token_embd.weight"},
+                                     {"backbone.norm_f.weight", "output_norm.weight"},
                                      {"lm_head.weight", "output.weight"},
                                      {"head.weight", "output.weight"},
                                      {"model.hc_head.hc_fn", "output_hc_fn.weight"},
@@ -161,8 +203,8 @@ static void interleave(float *x, int64_t rows, int64_t cols, int64_t dim) {
 }
 
 static void put(const char *theirs, const mf__entry *e) {
-    int64_t n = 1, *d = (int64_t[]){0, 0, 0};
-    CHECK(e->n_dims >= 1 && e->n_dims <= 3);
+    int64_t n = 1, *d = (int64_t[]){0, 0, 0, 0};
+    CHECK(e->n_dims >= 1 && e->n_dims <= 4);
     for (int i = 0; i < e->n_dims; i++) n *= e->dims[i];
     for (int i = 0; i < e->n_dims; i++) d[i] = e->dims[e->n_dims - 1 - i];
     float *x = values(e->name, n);
@@ -172,6 +214,9 @@ static void put(const char *theirs, const mf__entry *e) {
     if (is("llama") && (strstr(theirs, "attn_q.weight") || strstr(theirs, "attn_k.weight")))
         interleave(x, d[1], d[0], number("head_dim"));
     if (strstr(theirs, "exp_probs_b")) d[0] = n, d[1] = 0;
+    bool rates = strstr(theirs, ".ssm_a") && !strstr(theirs, ".ssm_alpha");
+    if (rates) d[0] = 1, d[1] = n, d[2] = 0;
+    for (int64_t i = 0; rates && i < n; i++) x[i] = -expf(x[i]);
     tensor(theirs, x, d[0], d[1], d[2]);
     free(x);
 }
@@ -185,7 +230,7 @@ static void put_stacked(const char *theirs, const char *ours, int layer, const c
     float *all = NULL;
     for (int64_t e = 0; e < n; e++) {
         char name[200];
-        snprintf(name, sizeof name, "model.layers.%d.%.*s%d%s", layer, (int)(mark - ours), ours, (int)e, mark + 1);
+        snprintf(name, sizeof name, "%s.layers.%d.%.*s%d%s", stem, layer, (int)(mark - ours), ours, (int)e, mark + 1);
         const mf__entry *entry = mf__catalog_find(cat, name);
         if (!entry && e == 0) return;
         CHECK(entry && entry->n_dims == 2);
@@ -246,7 +291,7 @@ static void put_layer(int l) {
         if (is("gemma4") && !strcmp(NAMES[i][0], "post_attention_layernorm.weight"))
             rest = "post_attention_norm.weight";
         if (is("minimax-m3") && strstr(rest, "gate_up")) continue;
-        snprintf(ours, sizeof ours, "model.layers.%d.%s", l, NAMES[i][0]);
+        snprintf(ours, sizeof ours, "%s.layers.%d.%s", stem, l, NAMES[i][0]);
         snprintf(theirs, sizeof theirs, "blk.%d.%s", l, rest);
         const mf__entry *e = mark ? NULL : mf__catalog_find(cat, ours);
         if (mark) put_stacked(theirs, NAMES[i][0], l, mark);
@@ -260,7 +305,9 @@ static void put_layer(int l) {
     put_turned(l, "feed_forward.experts.gate_up_proj", "ffn_gate_exps.weight", 0, 2);
     put_turned(l, "feed_forward.experts.gate_up_proj", "ffn_up_exps.weight", 1, 2);
     put_turned(l, "feed_forward.experts.down_proj", "ffn_down_exps.weight", 0, 1);
-    if (json_object_get(config, "kv_lora_rank")) split_kv_b(l);
+    char kv_b[64];
+    snprintf(kv_b, sizeof kv_b, "model.layers.%d.self_attn.kv_b_proj.weight", l);
+    if (mf__catalog_find(cat, kv_b)) split_kv_b(l);
 }
 
 /* ---- metadata ---- */
@@ -308,14 +355,21 @@ static void list(const char *key, const char *ours, const char *one, int64_t yes
 
 static void latent_keys(void) {
     int64_t rot = number("qk_rope_head_dim"), lora = number("kv_lora_rank");
-    key_u32("attention.q_lora_rank", number("q_lora_rank"));
+    if (json_is_integer(json_object_get(config, "q_lora_rank")))
+        key_u32("attention.q_lora_rank", number("q_lora_rank"));
     key_u32("attention.kv_lora_rank", lora);
     key_u32("attention.key_length", lora + rot);
     key_u32("attention.value_length", lora);
     key_u32("attention.key_length_mla", number("qk_nope_head_dim") + rot);
     key_u32("attention.value_length_mla", number("v_head_dim"));
     key_u32("rope.dimension_count", rot);
-    key_u32("attention.head_count_kv", 1);
+    if (!is("kimi-linear")) {
+        key_u32("attention.head_count_kv", 1);
+        return;
+    }
+    list("attention.head_count_kv", "layer_types", "full_attention", 1, 0);
+    key_u32("kda.head_dim", number("linear_head_dim"));
+    key_u32("ssm.conv_kernel", number("linear_conv_kernel_dim"));
 }
 
 static void expert_keys(void) {
@@ -330,11 +384,13 @@ static void expert_keys(void) {
     copy("expert_count", "num_local_experts", "moe_num_experts");
     copy("expert_used_count", "num_experts_per_tok", "moe_k");
     copy("expert_used_count", "moe_topk", "top_k_experts");
+    copy("expert_used_count", "num_experts_per_token", NULL);
     if (is("minimax-m3"))
         key_u32("expert_feed_forward_length", number("intermediate_size"));
     else if (!is("llama") && !is("olmoe"))
         copy("expert_feed_forward_length", "moe_intermediate_size", "intermediate_size");
     copy("expert_shared_count", "n_shared_experts", "moe_num_shared_experts");
+    if (is("kimi-linear")) copy("expert_shared_count", "num_shared_experts", NULL);
     if (is("minimax-m3")) key_u32("expert_shared_count", 1);
     copy("expert_group_count", "n_group", NULL);
     copy("expert_group_used_count", "topk_group", NULL);
@@ -369,6 +425,14 @@ static void kind_keys(void) {
     } else {
         key_u32("attention.head_count_kv", one);
         copy("attention.key_length", "head_dim", NULL);
+    }
+    if (is("nemotron_h_moe")) {
+        key_u32("ssm.conv_kernel", number("conv_kernel"));
+        key_u32("ssm.state_size", number("ssm_state_size"));
+        key_u32("ssm.group_count", number("n_groups"));
+        key_u32("ssm.time_step_rank", number("mamba_num_heads"));
+        key_u32("ssm.inner_size", number("mamba_num_heads") * number("mamba_head_dim"));
+        key_u32("expert_shared_feed_forward_length", number("moe_shared_expert_intermediate_size"));
     }
     if (is("minimax-m3")) {
         key_u32("rope.dimension_count", number("rotary_dim"));
@@ -410,10 +474,11 @@ static void far_keys(void) {
 
 static void metadata(void) {
     key_u32("block_count", n_layers);
-    key_u32("context_length", number("max_position_embeddings"));
+    copy("context_length", "max_position_embeddings", "model_max_length");
     key_u32("embedding_length", number("hidden_size"));
     key_u32("attention.head_count", number("num_attention_heads"));
-    key_f32("attention.layer_norm_rms_epsilon", real_in(config, "rms_norm_eps", 1e-6));
+    key_f32("attention.layer_norm_rms_epsilon",
+            real_in(config, is("nemotron_h_moe") ? "layer_norm_epsilon" : "rms_norm_eps", 1e-6));
     copy("feed_forward_length",
          is("minimax-m3") ? "dense_intermediate_size"
          : is("llama4")   ? "intermediate_size_mlp"
@@ -460,12 +525,17 @@ bool later_family(const char *type, const json_t *the_config, const mf__catalog 
                                            {"minimax_m3_vl_text", "minimax-m3"},
                                            {"glm_moe_dsa", "glm-dsa"},
                                            {"deepseek_v32", "deepseek32"},
-                                           {"glm4_moe_lite", "deepseek2"}};
+                                           {"glm4_moe_lite", "deepseek2"},
+                                           {"kimi_linear", "kimi-linear"},
+                                           {"nemotron_h", "nemotron_h_moe"}};
     config = the_config, cat = the_cat, arch = NULL;
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++)
         if (!strcmp(type, archs[i][0])) arch = archs[i][1];
     if (!arch) return false;
-    n_layers = (int)number("num_hidden_layers");
+    stem = is("nemotron_h_moe") ? "backbone" : "model";
+    n_layers = json_object_get(config, "num_hidden_layers")
+                   ? (int)number("num_hidden_layers")
+                   : (int)json_array_size(json_object_get(config, "layers_block_type"));
     gguf_begin(arch, files);
     metadata();
     for (size_t i = 0; i < sizeof TOP / sizeof TOP[0]; i++) {

@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "convert/calibrate.h"
 #include "convert/convert.h"
 #include "convert/encode.h"
 #include "convert/sample.h"
@@ -303,6 +304,23 @@ static void test_nonfinite_rows_stay_apart(void **state) {
     free(scratch);
 }
 
+/* A sample of the same sizes is of no use to experts that have no gate. */
+static void gateless_experts_are_refused(const mf__convert_options *opt, const mf__sample_shape *shape) {
+    static mf__plan plan;
+    mf__calibrator *none;
+    mf_error err;
+    plan = (mf__plan){.opt = opt};
+    plan.bp.config.family = &mf__nemotron_h;
+    plan.bp.config.n_layers = shape->n_layers;
+    plan.bp.config.n_hidden = (int32_t)shape->n_hidden;
+    plan.bp.config.moe.n_experts = shape->n_experts;
+    plan.bp.config.moe.n_inner = 32;
+    plan.bp.config.moe.glu.kind = MF_GLU_SQUARES;
+    assert_int_equal(mf__calibrator_open(&plan, NULL, 0, &none, &err), MF_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "without a gate, as those of the family nemotron_h"));
+    assert_null(none);
+}
+
 /* What a calibration cannot be for is said before anything is written; work of another calibration is not gone on
  * with. */
 static void test_calibrations_that_cannot_be(void **state) {
@@ -320,6 +338,7 @@ static void test_calibrations_that_cannot_be(void **state) {
     calibrated(&opt, other, 1, false);
     assert_int_equal(convert(&opt, &w, &err), MF_E_MISMATCH);
     assert_non_null(strstr(err.text, "the calibration is of a model with 3 layers, 4 experts"));
+    gateless_experts_are_refused(&opt, &shape);
     assert_false(mf__path_exists(target) || mf__path_exists(partial));
     calibrated(&opt, sample, 1, false);
     assert_int_equal(convert(&opt, &half, &err), MF_E_CANCELLED);

@@ -107,7 +107,8 @@ void build_sigmoid_gate(mf__graph *g, const op_case *c) {
 
 void build_conv1d(mf__graph *g, const op_case *c) {
     mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
-    mf__g_conv1d(g, x, mf__g_vector(g, "w", c->cols, c->p.conv.n_kernel), c->p.conv.n_kernel, c->p.conv.plain);
+    mf__g_conv1d(g, x, mf__g_vector(g, "w", c->cols, c->p.conv.n_kernel),
+                 c->option ? mf__g_vector(g, "bias", 1, c->cols) : MF_NO_WEIGHT, c->p);
 }
 
 static int32_t qkv_cols(const op_case *c) {
@@ -119,20 +120,39 @@ void build_qk_norm(mf__graph *g, const op_case *c) {
 }
 
 void build_decay_beta(mf__graph *g, const op_case *c) {
-    mf__act decay, beta, a = mf__g_in_act(g, MF_PORT_SHARED, c->cols), b = mf__g_in_act(g, MF_PORT_PAIRS, c->cols);
-    mf__w a_log = mf__g_vector(g, "A_log", 1, c->cols), dt_bias = mf__g_vector(g, "dt_bias", 1, c->cols);
+    int32_t heads = c->rows ? c->rows : c->cols;
+    mf__act decay, beta, a = mf__g_in_act(g, MF_PORT_SHARED, c->cols), b = mf__g_in_act(g, MF_PORT_PAIRS, heads);
+    mf__w a_log = mf__g_vector(g, "A_log", 1, heads), dt_bias = mf__g_vector(g, "dt_bias", 1, c->cols);
     mf__g_decay_beta(g, a, b, a_log, dt_bias, &decay, &beta);
 }
 
 void build_delta_net(mf__graph *g, const op_case *c) {
     mf__act qkv = mf__g_in_act(g, MF_PORT_SHARED, qkv_cols(c));
-    mf__act decay = mf__g_in_act(g, MF_PORT_PAIRS, c->p.delta.n_v_heads);
+    int32_t decays = c->p.delta.by_channel ? c->p.delta.k_dim : 1;
+    mf__act decay = mf__g_in_act(g, MF_PORT_PAIRS, c->p.delta.n_v_heads * decays);
     mf__g_delta_net(g, qkv, decay, mf__g_in_act(g, MF_PORT_H_POST, c->p.delta.n_v_heads), c->p);
+}
+
+void build_ssm(mf__graph *g, const op_case *c) {
+    int32_t heads = c->p.ssm.n_heads, cols = heads * c->p.ssm.dim + 2 * c->p.ssm.n_groups * c->p.ssm.n_state;
+    mf__act xbc = mf__g_in_act(g, MF_PORT_SHARED, cols), dt = mf__g_in_act(g, MF_PORT_PAIRS, heads);
+    mf__w w[3] = {mf__g_vector(g, "A_log", 1, heads), mf__g_vector(g, "dt_bias", 1, heads),
+                  mf__g_vector(g, "D", 1, heads)};
+    mf__g_ssm(g, xbc, dt, w, c->p);
+}
+
+void build_parts_norm(mf__graph *g, const op_case *c) {
+    mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols);
+    mf__g_parts_norm(g, x, mf__g_vector(g, "w", 1, c->cols), c->p.norm.part, c->p.norm.eps, "parts_norm");
+}
+
+void build_copy(mf__graph *g, const op_case *c) {
+    mf__g_copy(g, mf__g_in_residual(g, MF_PORT_HIDDEN, c->cols));
 }
 
 void build_gated_norm(mf__graph *g, const op_case *c) {
     mf__act x = mf__g_in_act(g, MF_PORT_SHARED, c->cols), z = mf__g_in_act(g, MF_PORT_PAIRS, c->cols);
-    mf__g_gated_norm(g, x, z, mf__g_vector(g, "w", 1, c->p.norm.part), c->p.norm.eps, c->p.norm.part);
+    mf__g_gated_norm(g, x, z, mf__g_vector(g, "w", 1, c->p.norm.part), c->p);
 }
 
 void build_add(mf__graph *g, const op_case *c) {

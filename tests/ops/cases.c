@@ -20,17 +20,15 @@ static void fill_gates(op_rig *rig) {
 static void fill_extremes(op_rig *rig) {
     static const float ends[] = {120, -120, 25, 19, -30, 0};
     float *a = rig->in[rig->op->in[0]], *b = rig->in[rig->op->in[1]];
-    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) {
-        a[i] = ends[i % 6];
-        b[i] = ends[(i + 2) % 6];
-    }
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 0); i++) a[i] = ends[i % 6];
+    for (int32_t i = 0; i < rig->n_rows * op_in_cols(rig, 1); i++) b[i] = ends[(i + 2) % 6];
 }
 
 /* The same with heads that decay slowly: then the size of softplus shows. */
 static void fill_slow_extremes(op_rig *rig) {
     fill_extremes(rig);
     float *a_log = (float *)rig->weights[rig->op->w[0]].data;
-    for (int32_t h = 0; h < op_in_cols(rig, 0); h++) rig->w[rig->op->w[0]][h] = a_log[h] = (float)(-4 - h);
+    for (int32_t h = 0; h < op_in_cols(rig, 1); h++) rig->w[rig->op->w[0]][h] = a_log[h] = (float)(-4 - h);
 }
 
 /* Logits of few different values: most are ties. */
@@ -228,6 +226,10 @@ static void fill_index_nan(op_rig *rig) {
     {                                                                                                                  \
         .moe = {.top_k = top, .n_inner = inner }                                                                       \
     }
+#define MOE_SQUARES(top, inner)                                                                                        \
+    {                                                                                                                  \
+        .moe = {.top_k = top, .n_inner = inner, .glu = {.kind = MF_GLU_SQUARES} }                                      \
+    }
 #define MOE_CLAMPED(top, inner)                                                                                        \
     {                                                                                                                  \
         .moe = {.top_k = top, .n_inner = inner, .glu = {MF_GLU_CLAMPED, 1.702f, 1.5f} }                                \
@@ -410,6 +412,7 @@ const op_case OP_CASES[] = {
      .p = {.streams = {.n = 3, .eps = 1e-6f, .hc_eps = 1e-6f}}},
     {"streams_write", 2e-6, build_streams_write, expect_streams_write, .seqs = FEW, .cols = 24,
      .p = {.streams = {.n = 4}}},
+    {"copy", 0, build_copy, expect_join, .seqs = FEW, .cols = 9},
     {"join", 0, build_join, expect_join, .seqs = FEW, .cols = 9, .rows = 5},
 
     {"split", 0, build_split_at, expect_split, .seqs = FEW, .cols = 13, .p = {.cut = {9}}},
@@ -437,11 +440,15 @@ const op_case OP_CASES[] = {
     {"sigmoid_gate per head", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, .seqs = MANY, .cols = 52, .rows = 4},
     {"sigmoid_gate extreme", 1e-6, build_sigmoid_gate, expect_sigmoid_gate, fill_extremes, .seqs = FEW, .cols = 24},
 
-    {"conv1d", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 4, false}}},
-    {"conv1d plain", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 3, true}}},
-    {"conv1d kernel 2", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 2, false}}},
+    {"conv1d", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 4, false, 0}}},
+    {"conv1d plain", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 3, true, 0}}},
+    {"conv1d further on", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20,
+     .p = {.conv = {.n_channels = 20, .n_kernel = 4, .at = 33}}},
+    {"conv1d bias", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .option = true,
+     .p = {.conv = {20, 4, false, 0}}},
+    {"conv1d kernel 2", 2e-6, build_conv1d, expect_conv1d, .seqs = FEW, .cols = 20, .p = {.conv = {20, 2, false, 0}}},
     {"conv1d kernel 8", 2e-6, build_conv1d, expect_conv1d, .seqs = {{3, 0}, {9, 5}, {1, 1}}, .cols = 5,
-     .p = {.conv = {5, 8, false}}},
+     .p = {.conv = {5, 8, false, 0}}},
 
     {"qk_norm", 2e-6, build_qk_norm, expect_qk_norm, .seqs = FEW, .p = DELTA(2, 16, 4, 8)},
     {"qk_norm tiny", 2e-6, build_qk_norm, expect_qk_norm, fill_tiny, .seqs = ONE, .p = DELTA(2, 16, 4, 8)},
@@ -449,17 +456,33 @@ const op_case OP_CASES[] = {
     {"decay_beta", 2e-6, build_decay_beta, expect_decay_beta, .seqs = FEW, .cols = 4},
     {"decay_beta extreme", 2e-6, build_decay_beta, expect_decay_beta, fill_extremes, .seqs = FEW, .cols = 4},
     {"decay_beta slow", 2e-6, build_decay_beta, expect_decay_beta, fill_slow_extremes, .seqs = FEW, .cols = 4},
+    {"decay_beta channels", 2e-6, build_decay_beta, expect_decay_beta, .seqs = FEW, .cols = 40, .rows = 2},
+    {"decay_beta channels extreme", 2e-6, build_decay_beta, expect_decay_beta, fill_extremes, .seqs = FEW, .cols = 57,
+     .rows = 3},
+    {"decay_beta channels slow", 2e-6, build_decay_beta, expect_decay_beta, fill_slow_extremes, .seqs = FEW, .cols = 57,
+     .rows = 3},
 
     {"delta_net", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW, .p = DELTA(2, 8, 2, 8)},
     {"delta_net shared keys", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW, .p = DELTA(2, 8, 6, 4)},
     {"delta_net wide values", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = {{12, 0}},
      .p = DELTA(1, 4, 2, 16)},
+    {"delta_net channels", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW,
+     .p = {.delta = {2, 16, 4, 20, true}}},
+    {"delta_net channels, narrow", 4e-6, build_delta_net, expect_delta_net, fill_gates, .seqs = FEW,
+     .p = {.delta = {2, 7, 2, 5, true}}},
+    {"ssm", 4e-6, build_ssm, expect_ssm, .seqs = FEW, .p = {.ssm = {4, 8, 2, 16}}},
+    {"ssm odd", 4e-6, build_ssm, expect_ssm, .seqs = FEW, .p = {.ssm = {6, 5, 3, 19}}},
+    {"gated_norm sigmoid", 2e-6, build_gated_norm, expect_gated_norm, .seqs = FEW, .cols = 32,
+     .p = {.norm = {.eps = 1e-6f, .part = 8, .sigmoid = true}}},
     {"gated_norm", 2e-6, build_gated_norm, expect_gated_norm, .seqs = FEW, .cols = 32, .p = NORM(1e-6f, 8)},
 
+    {"rms_norm parts apart", 2e-6, build_parts_norm, expect_rms_norm, .seqs = FEW, .cols = 40,
+     .p = {.norm = {.eps = 1e-6f, .part = 10, .apart = true}}},
     {"add", 1e-7, build_add, expect_add, .seqs = FEW, .cols = 24},
     {"map scale", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(SCALE, 0.707f, 0)},
     {"map scale, weight", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .option = true, .p = MAP(SCALE, 1, 0)},
     {"map clamp", 0, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(CLAMP, 0.4f, 0)},
+    {"map square", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 29, .p = MAP(SQUARE, 0, 0)},
     {"map cap", 1e-6, build_map, expect_map, fill_large, .seqs = MANY, .cols = 500, .p = MAP(CAP, 30, 0)},
     {"map position", 1e-6, build_map, expect_map, .seqs = LATE, .cols = 24, .p = MAP(POSITION, 0.1f, 32)},
     {"map position, few", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(POSITION, 0.5f, 3)},
@@ -527,6 +550,10 @@ const op_case OP_CASES[] = {
      AFFINE(4, 64)},
     {"experts 8 bits", 4e-6, build_experts, expect_experts, .seqs = ONE, .cols = 64, .p = MOE(4, 32), .n_experts = 6,
      AFFINE(8, 32)},
+    {"experts squares", 4e-6, build_experts, expect_experts, .seqs = MANY, .cols = 64, .p = MOE_SQUARES(3, 32),
+     .n_experts = 5, AFFINE(4, 64)},
+    {"experts squares f32", 4e-6, build_experts, expect_experts, .seqs = FEW, .cols = 40, .p = MOE_SQUARES(3, 19),
+     .n_experts = 5},
     {"experts biases", 4e-6, build_experts, expect_experts, .seqs = MANY, .cols = 32, .p = MOE(3, 16), .n_experts = 5,
      .option = true},
     {"experts clamped", 4e-6, build_experts, expect_experts, .seqs = FEW, .cols = 32, .p = MOE_CLAMPED(3, 16),

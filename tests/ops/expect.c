@@ -33,8 +33,8 @@ static double part_rms(const op_rig *rig, int64_t i, int32_t part, double eps) {
 void expect_rms_norm(const op_rig *rig, op_result *want) {
     int32_t part = rig->op->p.norm.part;
     for (int64_t i = 0; i < (int64_t)rig->n_rows * op_in_cols(rig, 0); i++)
-        op_out(rig, want, 0)[i] =
-            op_in(rig, 0, i) / part_rms(rig, i, part, rig->op->p.norm.eps) * op_w(rig, 0, i % part);
+        op_out(rig, want, 0)[i] = op_in(rig, 0, i) / part_rms(rig, i, part, rig->op->p.norm.eps) *
+                                  op_w(rig, 0, rig->op->p.norm.apart ? i % op_in_cols(rig, 0) : i % part);
 }
 
 void expect_layer_norm(const op_rig *rig, op_result *want) {
@@ -53,7 +53,7 @@ void expect_layer_norm(const op_rig *rig, op_result *want) {
 void expect_gated_norm(const op_rig *rig, op_result *want) {
     expect_rms_norm(rig, want);
     for (int64_t i = 0; i < (int64_t)rig->n_rows * op_in_cols(rig, 0); i++)
-        op_out(rig, want, 0)[i] *= silu(op_in(rig, 1, i));
+        op_out(rig, want, 0)[i] *= rig->op->p.norm.sigmoid ? sigmoid(op_in(rig, 1, i)) : silu(op_in(rig, 1, i));
 }
 
 /* Column by column: y = sum_c x_c W[:, c]. */
@@ -131,6 +131,7 @@ void expect_map(const op_rig *rig, op_result *want) {
         int64_t pos;
         op_sequence_of(rig, (int32_t)(i / cols), &pos);
         if (p->map.kind == MF_MAP_CLAMP) y = x > a ? a : x < -a ? -a : x;
+        if (p->map.kind == MF_MAP_SQUARE) y = x > 0 ? x * x : 0;
         if (p->map.kind == MF_MAP_CAP) y = a * tanh(x / a);
         if (p->map.kind == MF_MAP_POSITION) y = x * (1 + a * log(1 + floor(((double)pos + p->map.c) / p->map.b)));
         op_out(rig, want, 0)[i] = y;
@@ -223,7 +224,7 @@ void expect_attention(const op_rig *rig, op_result *want) {
 /* ---- an index -------------------------------------------------------------------------------------------------- */
 
 void expect_join(const op_rig *rig, op_result *want) {
-    int64_t a = op_in_cols(rig, 0), b = op_in_cols(rig, 1);
+    int64_t a = op_in_cols(rig, 0), b = rig->op->in[1] < 0 ? 0 : op_in_cols(rig, 1);
     for (int64_t i = 0; i < rig->n_rows * (a + b); i++) {
         int64_t t = i / (a + b), c = i % (a + b);
         op_out(rig, want, 0)[i] = c < a ? op_in(rig, 0, t * a + c) : op_in(rig, 1, t * b + c - a);
@@ -327,7 +328,8 @@ void expect_mla_attention(const op_rig *rig, op_result *want) {
 /* Channel c of the input of a sequence at time i, counted from the first row of the run; earlier ones are state. */
 static double conv_input(const op_rig *rig, int s, int32_t row0, int64_t i, int32_t c) {
     int32_t channels = rig->op->p.conv.n_channels, kernel = rig->op->p.conv.n_kernel;
-    return i >= 0 ? op_in(rig, 0, (row0 + i) * channels + c) : rig->state[s].conv[(kernel - 1 + i) * channels + c];
+    return i >= 0 ? op_in(rig, 0, (row0 + i) * channels + c)
+                  : rig->state[s].conv[rig->op->p.conv.at + (kernel - 1 + i) * channels + c];
 }
 
 void expect_conv1d(const op_rig *rig, op_result *want) {
@@ -336,13 +338,14 @@ void expect_conv1d(const op_rig *rig, op_result *want) {
         for (int32_t c = 0; c < channels; c++) {
             int32_t n = rig->c->seqs[s].n_rows;
             for (int64_t t = 0; t < n; t++) {
-                double sum = 0;
+                double sum = rig->op->w[1] >= 0 ? op_w(rig, 1, c) : 0;
                 for (int32_t back = 0; back < kernel; back++) /* the last weight belongs to the present */
                     sum += op_w(rig, 0, c * kernel + kernel - 1 - back) * conv_input(rig, s, row0, t - back, c);
                 op_out(rig, want, 0)[(row0 + t) * channels + c] = rig->op->p.conv.plain ? sum : silu(sum);
             }
             for (int32_t k = 0; k + 1 < kernel; k++)
-                want->conv[s][k * channels + c] = conv_input(rig, s, row0, n - (kernel - 1) + k, c);
+                want->conv[s][rig->op->p.conv.at + k * channels + c] =
+                    conv_input(rig, s, row0, n - (kernel - 1) + k, c);
         }
 }
 
@@ -359,23 +362,23 @@ void expect_qk_norm(const op_rig *rig, op_result *want) {
 }
 
 void expect_decay_beta(const op_rig *rig, op_result *want) {
-    int32_t heads = op_in_cols(rig, 0);
-    for (int64_t i = 0; i < (int64_t)rig->n_rows * heads; i++) {
-        double x = op_in(rig, 0, i) + op_w(rig, 1, i % heads), softplus = x > 40 ? x : log1p(exp(x));
-        op_out(rig, want, 0)[i] = exp(-exp(op_w(rig, 0, i % heads)) * softplus);
-        op_out(rig, want, 1)[i] = sigmoid(op_in(rig, 1, i));
+    int32_t cols = op_in_cols(rig, 0), heads = op_in_cols(rig, 1);
+    for (int64_t i = 0; i < (int64_t)rig->n_rows * cols; i++) {
+        double x = op_in(rig, 0, i) + op_w(rig, 1, i % cols), softplus = x > 40 ? x : log1p(exp(x));
+        op_out(rig, want, 0)[i] = exp(-exp(op_w(rig, 0, i % cols * heads / cols)) * softplus);
     }
+    for (int64_t i = 0; i < (int64_t)rig->n_rows * heads; i++) op_out(rig, want, 1)[i] = sigmoid(op_in(rig, 1, i));
 }
 
-/* S' = g S (I - beta k k^T) + beta v k^T, o = S' q: the rule in its closed form. */
-static void delta_step(double *S, const double *q, const double *k, const double *v, double g, double beta,
+/* S' = S G (I - beta k k^T) + beta v k^T, o = S' q: the rule in its closed form, G being diagonal. */
+static void delta_step(double *S, const double *q, const double *k, const double *v, const double *g, double beta,
                        int32_t v_dim, int32_t k_dim, double *o) {
     for (int32_t i = 0; i < v_dim; i++) {
         double Sk = 0;
-        for (int32_t j = 0; j < k_dim; j++) Sk += S[i * k_dim + j] * k[j];
+        for (int32_t j = 0; j < k_dim; j++) Sk += S[i * k_dim + j] * g[j] * k[j];
         o[i] = 0;
         for (int32_t j = 0; j < k_dim; j++) {
-            S[i * k_dim + j] = g * (S[i * k_dim + j] - beta * Sk * k[j]) + beta * v[i] * k[j];
+            S[i * k_dim + j] = g[j] * S[i * k_dim + j] - beta * Sk * k[j] + beta * v[i] * k[j];
             o[i] += S[i * k_dim + j] * q[j];
         }
     }
@@ -385,7 +388,7 @@ void expect_delta_net(const op_rig *rig, op_result *want) {
     const mf__op_params *p = &rig->op->p;
     int32_t nk = p->delta.n_k_heads, kd = p->delta.k_dim, nv = p->delta.n_v_heads, vd = p->delta.v_dim, row0 = 0;
     int64_t cols = op_in_cols(rig, 0);
-    double q[256], k[256], v[256];
+    double q[256], k[256], v[256], g[256];
     for (int s = 0; s < rig->n_seqs; row0 += rig->c->seqs[s++].n_rows)
         for (int32_t t = 0; t < rig->c->seqs[s].n_rows; t++)
             for (int32_t h = 0; h < nv; h++) {
@@ -395,7 +398,28 @@ void expect_delta_net(const op_rig *rig, op_result *want) {
                 for (int32_t c = 0; c < kd; c++) k[c] = op_in(rig, 0, row + (nk + kh) * kd + c);
                 for (int32_t c = 0; c < vd; c++) v[c] = op_in(rig, 0, row + 2 * nk * kd + h * vd + c);
                 int64_t at = (int64_t)(row0 + t) * nv + h;
-                delta_step(want->delta[s] + (int64_t)h * vd * kd, q, k, v, op_in(rig, 1, at), op_in(rig, 2, at), vd, kd,
+                for (int32_t c = 0; c < kd; c++) g[c] = op_in(rig, 1, p->delta.by_channel ? at * kd + c : at);
+                delta_step(want->delta[s] + (int64_t)h * vd * kd, q, k, v, g, op_in(rig, 2, at), vd, kd,
                            op_out(rig, want, 0) + at * vd);
+            }
+}
+
+/* S' = e^(-e^A step) S + step u B^T, y = S' C + D u, value by value. */
+void expect_ssm(const op_rig *rig, op_result *want) {
+    const mf__op_params *p = &rig->op->p;
+    int32_t heads = p->ssm.n_heads, dim = p->ssm.dim, n = p->ssm.n_state, row0 = 0;
+    int64_t cols = op_in_cols(rig, 0), inner = (int64_t)heads * dim;
+    for (int s = 0; s < rig->n_seqs; row0 += rig->c->seqs[s++].n_rows)
+        for (int64_t t = row0; t < row0 + rig->c->seqs[s].n_rows; t++)
+            for (int64_t i = 0; i < inner; i++) {
+                int64_t h = i / dim, group = h * p->ssm.n_groups / heads; /* neighbours share */
+                double x = op_in(rig, 1, t * heads + h) + op_w(rig, 1, h), step = x > 40 ? x : log1p(exp(x));
+                double u = op_in(rig, 0, t * cols + i), sum = op_w(rig, 2, h) * u, *S = want->delta[s] + i * n;
+                for (int32_t j = 0; j < n; j++) {
+                    int64_t at = t * cols + inner + group * n + j;
+                    S[j] = exp(-exp(op_w(rig, 0, h)) * step) * S[j] + step * u * op_in(rig, 0, at);
+                    sum += S[j] * op_in(rig, 0, at + (int64_t)p->ssm.n_groups * n);
+                }
+                op_out(rig, want, 0)[t * inner + i] = sum;
             }
 }

@@ -23,6 +23,7 @@ void expect_conv1d(const op_rig *rig, op_result *want);
 void expect_qk_norm(const op_rig *rig, op_result *want);
 void expect_decay_beta(const op_rig *rig, op_result *want);
 void expect_delta_net(const op_rig *rig, op_result *want);
+void expect_ssm(const op_rig *rig, op_result *want);
 void expect_gated_norm(const op_rig *rig, op_result *want);
 void expect_compress(const op_rig *rig, op_result *want);
 void expect_far_attention(const op_rig *rig, op_result *want);

@@ -127,6 +127,8 @@ static double bias_of(const op_rig *rig, int32_t expert, mf__expert_part part, i
 static void expert_row(const op_rig *rig, int32_t expert, double *const parts[MF_PART_COUNT], int64_t t, double *y) {
     int32_t hidden = op_in_cols(rig, 0), inner = rig->op->p.moe.n_inner;
     const double *gate = parts[MF_PART_GATE], *up = parts[MF_PART_UP], *down = parts[MF_PART_DOWN];
+    bool squares = rig->op->p.moe.glu.kind == MF_GLU_SQUARES;
+    int32_t wide = squares ? 2 * inner : inner;
     for (int32_t c = 0; c < hidden; c++) y[c] = bias_of(rig, expert, MF_PART_DOWN, c);
     for (int32_t i = 0; i < inner; i++) {
         double a = bias_of(rig, expert, MF_PART_GATE, i), b = bias_of(rig, expert, MF_PART_UP, i);
@@ -135,8 +137,13 @@ static void expert_row(const op_rig *rig, int32_t expert, double *const parts[MF
             a += gate[i * hidden + c] * x;
             b += up[i * hidden + c] * x;
         }
+        if (squares) {
+            for (int32_t c = 0; c < hidden; c++)
+                y[c] += down[c * wide + i] * pow(fmax(a, 0), 2) + down[c * wide + inner + i] * pow(fmax(b, 0), 2);
+            continue;
+        }
         double act = expect_act(&rig->op->p.moe.glu, a, b);
-        for (int32_t c = 0; c < hidden; c++) y[c] += down[c * inner + i] * act;
+        for (int32_t c = 0; c < hidden; c++) y[c] += down[c * wide + i] * act;
     }
 }
 

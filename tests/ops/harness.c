@@ -122,7 +122,7 @@ static void make_bank(op_rig *rig) {
     for (int p = 0; p < MF_PART_COUNT; p++) {
         rig->layout.part[p].type = c->w_type;
         rig->layout.part[p].n_rows = p == MF_PART_DOWN ? hidden : inner;
-        rig->layout.part[p].n_cols = p == MF_PART_DOWN ? inner : hidden;
+        rig->layout.part[p].n_cols = p == MF_PART_DOWN ? mf__glu_cols(&c->p.moe.glu, inner) : hidden;
         rig->layout.part[p].has_bias = c->option;
         if (!mf__type_has_scales(c->w_type)) continue;
         rig->layout.part[p].bits = c->bits;
@@ -211,10 +211,11 @@ static void make_kv(op_rig *rig, op_state *st) {
 
 static void make_states(op_rig *rig) {
     const op_case *c = rig->c;
-    if (rig->op->kind == MF_OP_CONV1D) rig->conv_floats = (c->p.conv.n_kernel - 1) * (int64_t)c->cols;
+    if (rig->op->kind == MF_OP_CONV1D) rig->conv_floats = c->p.conv.at + (c->p.conv.n_kernel - 1) * (int64_t)c->cols;
     if (rig->op->kind == MF_OP_COMPRESS) rig->conv_floats = mf__compress_kept(&c->p) * (int64_t)op_in_cols(rig, 0);
     if (rig->op->kind == MF_OP_DELTA_NET)
         rig->delta_floats = (int64_t)c->p.delta.n_v_heads * c->p.delta.v_dim * c->p.delta.k_dim;
+    if (rig->op->kind == MF_OP_SSM) rig->delta_floats = (int64_t)c->p.ssm.n_heads * c->p.ssm.dim * c->p.ssm.n_state;
     for (int s = 0; s < rig->n_seqs; s++) {
         op_state *st = &rig->state[s];
         int64_t block = op_block_floats(c);

@@ -41,14 +41,18 @@ static void *upload(mf__backend *be, const void *from, int64_t bytes) {
     return mem;
 }
 
-/* n NaNs: whoever reads them shows it. */
-static void *rubbish(mf__backend *be, int64_t n) {
+/* n values: the first n_first of `first`, then NaNs, which show whoever reads them. */
+static void *rubbish_behind(mf__backend *be, const float *first, int64_t n_first, int64_t n) {
     float *nans = malloc((size_t)(n + 1) * sizeof *nans);
     assert_non_null(nans);
-    for (int64_t i = 0; i < n; i++) nans[i] = NAN;
+    for (int64_t i = 0; i < n; i++) nans[i] = i < n_first ? first[i] : NAN;
     void *mem = upload(be, nans, n * 4);
     free(nans);
     return mem;
+}
+
+static void *rubbish(mf__backend *be, int64_t n) {
+    return rubbish_behind(be, NULL, 0, n);
 }
 
 static void drop(mf__backend *be, void *mem) {
@@ -77,7 +81,9 @@ static void start_sequence(runner *r, int s) {
     l->pages = upload(r->be, pages, st->n_blocks * (int64_t)sizeof pages[0]);
     l->conv[0] = upload(r->be, st->conv, r->rig->conv_floats * 4);
     l->delta[0] = upload(r->be, st->delta, r->rig->delta_floats * 4);
-    l->conv[1] = rubbish(r->be, r->rig->conv_floats); /* nothing may be read from there */
+    /* nothing may be read from there; what lies before a convolution's inputs is another op's */
+    int64_t before = r->rig->op->kind == MF_OP_CONV1D ? r->rig->op->p.conv.at : 0;
+    l->conv[1] = rubbish_behind(r->be, st->conv, before, r->rig->conv_floats);
     l->delta[1] = rubbish(r->be, r->rig->delta_floats);
 }
 

@@ -117,7 +117,9 @@ static const op_case WIDE[] = {
     {"delta rule, small heads", DELTA(64, 33)},
     {"delta rule, large heads", DELTA(256, 100)},
     {"delta rule, any width", DELTA(20, 7)},
-    {"conv1d", .build = build_conv1d, SEQS, .cols = 1100, .p = {.conv = {1100, 4, false}}},
+    {"delta rule by channels", DELTA(128, 70), .p.delta.by_channel = true},
+    {"delta rule by channels, any width", DELTA(20, 7), .p.delta.by_channel = true},
+    {"conv1d", .build = build_conv1d, SEQS, .cols = 1100, .p = {.conv = {1100, 4, false, 0}}},
 };
 
 static void test_wide(void **state) {

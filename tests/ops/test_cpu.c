@@ -347,7 +347,7 @@ static void test_conv(void **state) {
                          .expect = expect_conv1d,
                          .seqs = {{1, 2}, {9, 0}, {3, 4}},
                          .cols = CHANNELS[i],
-                         .p = {.conv = {CHANNELS[i], KERNELS[k], k % 2 == 1}}};
+                         .p = {.conv = {CHANNELS[i], KERNELS[k], k % 2 == 1, 0}}};
             run_case(&c, &all, 4e-6, true);
         }
     close_levels(&all);
@@ -378,6 +378,8 @@ static void test_delta(void **state) {
                      .fill = fill_delta,
                      .seqs = {{SHAPES[i][2], 0}, {2, 4}},
                      .p = {.delta = {.n_k_heads = 1, .k_dim = SHAPES[i][0], .n_v_heads = 2, .v_dim = SHAPES[i][1]}}};
+        run_case(&c, &all, 1e-5, i % 2);
+        c.name = "delta_net channels", c.p.delta.by_channel = true;
         run_case(&c, &all, 1e-5, i % 2);
     }
     close_levels(&all);

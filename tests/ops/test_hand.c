@@ -116,7 +116,7 @@ static void test_norm_before_gate(void **state) {
     mf__graph *g = begin();
     (void)state;
     mf__act a = mf__g_in_act(g, MF_PORT_SHARED, 2), b = mf__g_in_act(g, MF_PORT_PAIRS, 2);
-    mf__g_gated_norm(g, a, b, mf__g_vector(g, "w", 1, 2), 0, 2);
+    mf__g_gated_norm(g, a, b, mf__g_vector(g, "w", 1, 2), (mf__op_params){.norm = {.part = 2}});
     run(g, 1, (float *[]){x, z}, (float *[]){y}, (const float *[]){w}, NULL, 0);
     assert_near(y[0], 3 / sqrt(12.5) * 1.7615942);
     assert_near(y[1], 4 / sqrt(12.5) * 17.615942);
@@ -129,7 +129,8 @@ static void test_convolution_window(void **state) {
     mf__layer_state st = {.conv_in = old, .conv_out = new};
     mf__graph *g = begin();
     (void)state;
-    mf__g_conv1d(g, mf__g_in_act(g, MF_PORT_SHARED, 1), mf__g_vector(g, "w", 1, 4), 4, false);
+    mf__g_conv1d(g, mf__g_in_act(g, MF_PORT_SHARED, 1), mf__g_vector(g, "w", 1, 4), MF_NO_WEIGHT,
+                 (mf__op_params){.conv = {.n_kernel = 4}});
     run(g, 1, (float *[]){x}, (float *[]){y}, (const float *[]){w}, &st, 0);
     assert_near(y[0], 4321); /* silu(4321) */
     for (int i = 0; i < 3; i++) assert_true(new[i] == (float)(i + 2));

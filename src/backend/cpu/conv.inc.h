@@ -8,11 +8,11 @@ INLINE void taps_of(const float *w, int32_t kernel, int64_t channels, float *out
         for (int64_t c = 0; c < channels; c++) out[k * CHANNELS + c] = w[c * kernel + k];
 }
 
-/* y = silu(sum of tap k * row k), the last row being x itself; plain: without silu. */
-INLINE void conv_row(const float *const *rows, const float *taps, int32_t kernel, int64_t channels, bool plain,
-                     float *y) {
+/* y = silu(bias + sum of tap k * row k), the last row being x itself; plain: without silu. */
+INLINE void conv_row(const float *const *rows, const float *taps, const float *bias, int32_t kernel, int64_t channels,
+                     bool plain, float *y) {
     for (int64_t c = 0; c < channels; c += WIDTH) {
-        vf sum = {0};
+        vf sum = bias ? load_some(bias + c, channels - c) : (vf){0};
         for (int32_t k = 0; k < kernel; k++)
             sum = fma_of(load_f(taps + k * CHANNELS + c), load_some(rows[k] + c, channels - c), sum);
         store_some(y + c, channels - c, plain ? sum : sum * sigmoid_of(sum));
@@ -26,7 +26,8 @@ INLINE void conv_channels(const mf__cpu_conv *v, int64_t first, int64_t channels
     for (int32_t t = 0; t < v->n_rows; t++) {
         for (int32_t k = 0, from = t + 1 - kernel; k < kernel; k++, from++)
             rows[k] = first + (from < 0 ? v->before + (kernel - 1 + from) * v->stride : v->x + from * v->stride);
-        conv_row(rows, taps, kernel, channels, v->plain, v->y + t * v->stride + first);
+        conv_row(rows, taps, v->bias ? v->bias + first : NULL, kernel, channels, v->plain,
+                 v->y + t * v->stride + first);
     }
 }
 

@@ -36,6 +36,7 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_QK_NORM] = mf__cpu_qk_norm,
     [MF_OP_DECAY_BETA] = mf__cpu_decay_beta,
     [MF_OP_DELTA_NET] = mf__cpu_delta_net,
+    [MF_OP_SSM] = mf__cpu_ssm_run,
     [MF_OP_GATED_NORM] = mf__cpu_gated_norm,
     [MF_OP_COMPRESS] = mf__cpu_compress,
     [MF_OP_FAR_ATTENTION] = mf__cpu_far_attention,

@@ -113,6 +113,7 @@ typedef struct mf__cpu_index_tile {
 /* Some channels of all rows of a segment, `stride` from row to row; before: the kernel - 1 rows before the first. */
 typedef struct mf__cpu_conv {
     const float *x, *before, *w; /* w [n_channels][kernel] */
+    const float *bias;           /* or NULL */
     float *y;
     int64_t stride, n_channels;
     int32_t n_rows, kernel;
@@ -127,10 +128,23 @@ typedef struct mf__cpu_delta {
     const float *v;     /* the rows' first value, of the first step */
     const float *decay, *beta;
     float *o;
-    int64_t qkv_stride, gate_stride, o_stride;
+    int64_t qkv_stride, decay_stride, gate_stride, o_stride;
     int32_t n_rows, n_steps, k_dim;
-    bool past; /* S_out goes past the caches */
+    bool by_channel; /* decay [k_dim] of each step, not one */
+    bool past;       /* S_out goes past the caches */
 } mf__cpu_delta;
+
+/* One head of a state space, through all steps of a segment. */
+typedef struct mf__cpu_ssm {
+    const float *S_in;
+    float *S_out; /* [dim][n_state]; may be S_in */
+    const float *u, *B, *dt;
+    float *y;
+    int64_t to_C; /* from B */
+    int64_t stride, dt_stride, y_stride;
+    float rate, bias, direct;
+    int32_t n_steps, dim, n_state;
+} mf__cpu_ssm;
 
 /* from [n][ld], n_cols of each -> row rows[j] (NULL: j) of to, `stride` from row to row. */
 typedef struct mf__cpu_put {
@@ -177,6 +191,9 @@ typedef struct mf__cpu_kernels {
     void (*cross)(const mf__cpu_cross *c);
     void (*mix_rows)(const mf__cpu_cross *c);
     void (*delta)(const mf__cpu_delta *d);
+    void (*ssm)(const mf__cpu_ssm *m);
+    void (*decay)(float rate, const float *a, const float *bias, int64_t n,
+                  float *y);                                                      /* exp(-rate softplus(a + bias)) */
     void (*keys_to_lanes)(const float *rows, int32_t n, int32_t dim, float *out); /* out [dim][MF_CPU_KEYS] */
     void (*index_scores)(const mf__cpu_index_tile *t);
 
@@ -267,6 +284,7 @@ mf_status mf__cpu_conv1d(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_qk_norm(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_decay_beta(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_delta_net(mf__cpu_run *r, mf_error *err);
+mf_status mf__cpu_ssm_run(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_gated_norm(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_compress(mf__cpu_run *r, mf_error *err);
 mf_status mf__cpu_far_attention(mf__cpu_run *r, mf_error *err);

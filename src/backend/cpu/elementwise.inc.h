@@ -86,6 +86,9 @@ static void SET(map)(const mf__op_params *p, float w, int64_t n, float *x) {
         vf v = load_some(x + i, n - i);
         if (p->map.kind == MF_MAP_CAP) {
             v = a * tanh_of(v / a);
+        } else if (p->map.kind == MF_MAP_SQUARE) {
+            v = max_of(v, splat(0));
+            v = v * v;
         } else if (p->map.kind == MF_MAP_CLAMP) {
             v = choose((vi)(v > -a), v, splat(-a));
             v = choose((vi)(v < a), v, splat(a));
@@ -105,6 +108,16 @@ static void SET(mul_silu)(float *x, const float *z, int64_t n) {
     for (int64_t i = 0; i < n; i += WIDTH) {
         vf g = load_some(z + i, n - i);
         store_some(x + i, n - i, load_some(x + i, n - i) * g * sigmoid_of(g));
+    }
+}
+
+/* y = exp(-rate ln(1 + e^x)), x = a + bias. ln(1 + e) = 2 artanh(e / (2 + e)) by its series, e at most 1. */
+static void SET(decay)(float rate, const float *a, const float *bias, int64_t n, float *y) {
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        vf x = load_some(a + i, n - i) + load_some(bias + i, n - i), size = max_of(x, -x);
+        vf e = exp_of(-size), s = e / (2.0f + e), square = s * s, sum = splat(1.0f / 17);
+        for (int k = 15; k > 0; k -= 2) sum = fma_of(sum, square, splat(1.0f / (float)k));
+        store_some(y + i, n - i, exp_of(-rate * (max_of(x, splat(0)) + 2.0f * s * sum)));
     }
 }
 

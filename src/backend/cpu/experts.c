@@ -26,7 +26,7 @@ typedef struct expert {
 
 typedef struct moe {
     mf__cpu_run *r;
-    int64_t hidden, inner;
+    int64_t hidden, inner, wide; /* inner: rows of gate and up; wide: columns of down */
     mf__cpu_form form_in, form_mid;
     mf__cpu_rows rows;                     /* the tokens */
     int32_t max_pairs, n_pairs, n_experts; /* of a pass, and so far */
@@ -34,7 +34,7 @@ typedef struct moe {
     int32_t *pairs;                        /* [max_pairs]: token * top_k + k */
     mf__cpu_vec *in;                       /* [max_pairs]: the token's */
     mf__cpu_rows mid;                      /* [max_pairs]: inputs of down */
-    float *act;                            /* [max_pairs][inner] */
+    float *act;                            /* [max_pairs][wide] */
     expert *experts;                       /* [max_pairs] at most */
     mf__cpu_job *jobs;
     mf__cpu_workspace *workspaces; /* [threads] */
@@ -50,7 +50,7 @@ static int64_t max_pairs(int64_t inner, int64_t n_pairs) {
 
 int64_t mf__cpu_experts_scratch(const mf__cpu_kernels *k, int threads, const mf__graph *g, const mf__op *op,
                                 int32_t n) {
-    int64_t hidden = g->bufs[op->in[0]].cols, inner = op->p.moe.n_inner;
+    int64_t hidden = g->bufs[op->in[0]].cols, inner = mf__glu_cols(&op->p.moe.glu, op->p.moe.n_inner);
     int64_t wide = hidden > inner ? hidden : inner, pairs = max_pairs(inner, (int64_t)n * op->p.moe.top_k);
     return mf__cpu_rows_bytes(n, hidden) + mf__cpu_rows_bytes(pairs, inner) + mf__cpu_round(pairs * inner * 4) +
            mf__cpu_round((int64_t)n * op->p.moe.top_k * 4) + mf__cpu_round(pairs * 4) +
@@ -65,6 +65,15 @@ static void add_bias(const float *bias, const mf__cpu_block *b, int n, float *ou
     if (!bias) return;
     for (int j = 0; j < n; j++, out += b->ld)
         for (int i = 0; i < b->n_rows; i++) out[i] += bias[b->row + i];
+}
+
+/* Without a gate: two halves of one matrix, side by side. */
+static void squares(const mf__cpu_run *r, const float *first, const float *second, int n, float *a, float *b) {
+    const mf__op_params p = {.map = {.kind = MF_MAP_SQUARE}};
+    memcpy(a, first, (size_t)n * sizeof *a);
+    memcpy(b, second, (size_t)n * sizeof *b);
+    r->k->map(&p, 1, n, a);
+    r->k->map(&p, 1, n, b);
 }
 
 static void gate_up_blocks(void *ctx, int job, int64_t begin, int64_t end, int thread) {
@@ -84,9 +93,12 @@ static void gate_up_blocks(void *ctx, int job, int64_t begin, int64_t end, int t
             mf__cpu_multiply(r, &u, &x, ws, 1);
             add_bias(e->b_gate, &g, x.n, gate);
             add_bias(e->b_up, &u, x.n, up);
-            float *act = m->act + (e->first + at) * m->inner + g.row;
-            for (int j = 0; j < x.n; j++)
-                r->k->glu(&r->op->p.moe.glu, gate + j * g.ld, up + j * u.ld, g.n_rows, act + j * m->inner);
+            float *act = m->act + (e->first + at) * m->wide + g.row;
+            for (int j = 0; j < x.n; j++, act += m->wide)
+                if (m->wide == m->inner)
+                    r->k->glu(&r->op->p.moe.glu, gate + j * g.ld, up + j * u.ld, g.n_rows, act);
+                else
+                    squares(r, gate + j * g.ld, up + j * u.ld, g.n_rows, act, act + m->inner);
         }
     }
 }
@@ -187,11 +199,11 @@ static mf__cpu_form common_form(const mf__cpu_run *r, const mf__expert_layout *l
 
 static mf_status set_up(moe *m, mf_error *err) {
     mf__cpu_run *r = m->r;
-    int64_t n = m->max_pairs, wide = m->hidden > m->inner ? m->hidden : m->inner;
+    int64_t n = m->max_pairs, wide = m->hidden > m->wide ? m->hidden : m->wide;
     MF__TRY(mf__cpu_prepare_rows(r, mf__cpu_in(r, 0), r->b->n_rows, m->hidden, m->form_in, &m->rows, err));
-    MF__TRY(mf__cpu_take_rows(r, m->max_pairs, m->inner, m->form_mid, &m->mid, err));
+    MF__TRY(mf__cpu_take_rows(r, m->max_pairs, m->wide, m->form_mid, &m->mid, err));
     MF__TRY(mf__cpu_take_workspaces(r, wide, &m->workspaces, err));
-    m->act = mf__cpu_take(&r->scratch, n * m->inner * 4);
+    m->act = mf__cpu_take(&r->scratch, n * m->wide * 4);
     m->next = mf__cpu_take(&r->scratch, (int64_t)r->b->n_rows * r->op->p.moe.top_k * 4);
     m->pairs = mf__cpu_take(&r->scratch, n * 4);
     m->in = mf__cpu_take(&r->scratch, n * (int64_t)sizeof *m->in);
@@ -200,14 +212,15 @@ static mf_status set_up(moe *m, mf_error *err) {
     if (!m->act || !m->next || !m->pairs || !m->in || !m->experts || !m->jobs)
         return mf__fail(err, MF_E_INTERNAL, "op %s of graph %s needs scratch that was not reserved", r->op->label,
                         r->g->name);
-    for (int64_t i = 0; i < n; i++) m->mid.vecs[i].x = m->act + i * m->inner;
+    for (int64_t i = 0; i < n; i++) m->mid.vecs[i].x = m->act + i * m->wide;
     return MF_OK;
 }
 
 mf_status mf__cpu_experts(mf__cpu_run *r, mf_error *err) {
     const mf__bank *bank = r->b->bank;
     moe m = {.r = r, .hidden = mf__cpu_in_cols(r, 0), .inner = r->op->p.moe.n_inner};
-    m.max_pairs = (int32_t)max_pairs(m.inner, (int64_t)r->b->n_rows * r->op->p.moe.top_k);
+    m.wide = mf__glu_cols(&r->op->p.moe.glu, m.inner);
+    m.max_pairs = (int32_t)max_pairs(m.wide, (int64_t)r->b->n_rows * r->op->p.moe.top_k);
     mf__tensor down = mf__expert_view(bank->layout, MF_PART_DOWN, NULL);
     m.form_in = common_form(r, bank->layout);
     m.form_mid = mf__cpu_form_for(r, &down);

@@ -28,10 +28,10 @@ mf_status mf__cpu_embed(mf__cpu_run *r, mf_error *err) {
 
 static void norm_parts(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
-    int64_t part = r->op->p.norm.part;
+    int64_t part = r->op->p.norm.part, own = r->op->p.norm.apart ? mf__cpu_in_cols(r, 0) / part : 1; /* weights */
     (void)thread;
     for (int64_t i = begin; i < end; i++)
-        r->k->rms_norm(mf__cpu_in(r, 0) + i * part, mf__cpu_weights(r, 0), r->op->p.norm.eps, part,
+        r->k->rms_norm(mf__cpu_in(r, 0) + i * part, mf__cpu_weights(r, 0) + i % own * part, r->op->p.norm.eps, part,
                        mf__cpu_out(r, 0) + i * part);
 }
 
@@ -70,8 +70,9 @@ mf_status mf__cpu_layer_norm(mf__cpu_run *r, mf_error *err) {
 static void gated_norm_parts(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
     int64_t part = r->op->p.norm.part;
+    void (*gate)(float *x, const float *z, int64_t n) = r->op->p.norm.sigmoid ? r->k->mul_sigmoid : r->k->mul_silu;
     norm_parts(ctx, begin, end, thread);
-    r->k->mul_silu(mf__cpu_out(r, 0) + begin * part, mf__cpu_in(r, 1) + begin * part, (end - begin) * part);
+    gate(mf__cpu_out(r, 0) + begin * part, mf__cpu_in(r, 1) + begin * part, (end - begin) * part);
 }
 
 mf_status mf__cpu_gated_norm(mf__cpu_run *r, mf_error *err) {
@@ -240,9 +241,26 @@ static void decay_beta_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
+/* A decay for each channel: head by head. */
+static void decay_heads(void *ctx, int64_t begin, int64_t end, int thread) {
+    const mf__cpu_run *r = ctx;
+    const float *a_log = mf__cpu_weights(r, 0), *dt_bias = mf__cpu_weights(r, 1);
+    int64_t heads = mf__cpu_in_cols(r, 1), dim = mf__cpu_in_cols(r, 0) / heads;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t h = i % heads;
+        r->k->decay(expf(a_log[h]), mf__cpu_in(r, 0) + i * dim, dt_bias + h * dim, dim, mf__cpu_out(r, 0) + i * dim);
+        mf__cpu_out(r, 1)[i] = 1.0f / (1.0f + expf(-mf__cpu_in(r, 1)[i]));
+    }
+}
+
 mf_status mf__cpu_decay_beta(mf__cpu_run *r, mf_error *err) {
     (void)err;
-    share_rows(r, decay_beta_rows, r->b->n_rows, 32 * mf__cpu_in_cols(r, 0));
+    if (r->op->p.delta.by_channel)
+        share_rows(r, decay_heads, (int64_t)r->b->n_rows * mf__cpu_in_cols(r, 1),
+                   4 * mf__cpu_in_cols(r, 0) / mf__cpu_in_cols(r, 1));
+    else
+        share_rows(r, decay_beta_rows, r->b->n_rows, 32 * mf__cpu_in_cols(r, 0));
     return MF_OK;
 }
 
@@ -287,18 +305,18 @@ mf_status mf__cpu_split(mf__cpu_run *r, mf_error *err) {
 
 static void join_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const mf__cpu_run *r = ctx;
-    int64_t n_a = mf__cpu_in_cols(r, 0), n_b = mf__cpu_in_cols(r, 1);
+    int64_t n_a = mf__cpu_in_cols(r, 0), n_b = r->op->in[1] < 0 ? 0 : mf__cpu_in_cols(r, 1);
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
         float *y = mf__cpu_out(r, 0) + t * (n_a + n_b);
         memcpy(y, mf__cpu_in(r, 0) + t * n_a, (size_t)n_a * sizeof *y);
-        memcpy(y + n_a, mf__cpu_in(r, 1) + t * n_b, (size_t)n_b * sizeof *y);
+        if (n_b) memcpy(y + n_a, mf__cpu_in(r, 1) + t * n_b, (size_t)n_b * sizeof *y);
     }
 }
 
 mf_status mf__cpu_join(mf__cpu_run *r, mf_error *err) {
     (void)err;
-    share_rows(r, join_rows, r->b->n_rows, mf__cpu_in_cols(r, 0) + mf__cpu_in_cols(r, 1));
+    share_rows(r, join_rows, r->b->n_rows, r->g->bufs[r->op->out[0]].cols);
     return MF_OK;
 }
 

@@ -13,6 +13,7 @@
 #include "backend/cpu/conv.inc.h"
 #include "backend/cpu/delta.inc.h"
 #include "backend/cpu/index.inc.h"
+#include "backend/cpu/ssm.inc.h"
 
 void SET(mf__cpu_rowwise)(mf__cpu_kernels *k) {
     k->put = SET(put);
@@ -31,6 +32,8 @@ void SET(mf__cpu_rowwise)(mf__cpu_kernels *k) {
     k->cross = SET(cross);
     k->mix_rows = SET(mix_rows);
     k->delta = SET(delta);
+    k->decay = SET(decay);
+    k->ssm = SET(ssm);
     k->keys_to_lanes = SET(keys_to_lanes);
     k->index_scores = SET(index_scores);
 }

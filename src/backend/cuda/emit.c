@@ -559,13 +559,17 @@ bool mf__cu_supports(const mf__backend *be, const mf__op *op) {
     case MF_OP_SIGMOID_GATE: return op->p.gate.part == 1;
     case MF_OP_ROPE: return !op->p.rope.back;
     case MF_OP_KV_APPEND: return op->in[1] >= 0;
-    case MF_OP_CONV1D: return op->p.conv.n_kernel <= 8 && !op->p.conv.plain;
-    case MF_OP_DELTA_NET: return op->p.delta.k_dim <= 256;
+    case MF_OP_CONV1D: return op->p.conv.n_kernel <= 8 && !op->p.conv.plain && !op->p.conv.at && op->w[1] < 0;
+    case MF_OP_DECAY_BETA: return !op->p.delta.by_channel;
+    case MF_OP_DELTA_NET: return op->p.delta.k_dim <= 256 && !op->p.delta.by_channel;
+    case MF_OP_GATED_NORM: return !op->p.norm.sigmoid;
     case MF_OP_ROUTE:
         if (op->w[1] >= 0 || op->in[1] >= 0 || op->p.route.kind >= MF_ROUTE_SQRT_SOFTPLUS || op->p.route.eps > 0)
             return false;
         if (op->p.route.kind == MF_ROUTE_SOFTMAX && (op->w[0] >= 0 || op->p.route.n_groups > 1)) return false;
         return op->p.route.n_experts <= MF_CU_MAX_EXPERTS && op->p.route.top_k <= MF_CU_MAX_TOPK;
+    case MF_OP_RMS_NORM: return !op->p.norm.apart;
+    case MF_OP_SSM:
     case MF_OP_COMPRESS:
     case MF_OP_FAR_ATTENTION:
     case MF_OP_STREAMS_READ:

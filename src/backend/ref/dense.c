@@ -23,7 +23,8 @@ void mf__ref_rms_norm(const mf__ref_run *r) {
         float sum = 0;
         for (int32_t c = 0; c < part; c++) sum += x[c] * x[c];
         float scale = 1.0f / sqrtf(sum / (float)part + r->op->p.norm.eps);
-        for (int32_t c = 0; c < part; c++) y[c] = x[c] * scale * w[c];
+        const float *own = w + (r->op->p.norm.apart ? i % (mf__ref_in_cols(r, 0) / part) * part : 0);
+        for (int32_t c = 0; c < part; c++) y[c] = x[c] * scale * own[c];
     }
 }
 
@@ -86,6 +87,7 @@ static float growth(const mf__op_params *p, int64_t pos) {
 static float map_one(const mf__op_params *p, float x) {
     switch (p->map.kind) {
     case MF_MAP_CLAMP: return fminf(fmaxf(x, -p->map.a), p->map.a);
+    case MF_MAP_SQUARE: return x > 0 ? x * x : 0;
     case MF_MAP_CAP: return p->map.a * tanhf(x / p->map.a);
     default: return p->map.a * x;
     }

@@ -220,8 +220,8 @@ void mf__ref_split(const mf__ref_run *r) {
 
 /* y = a, then b */
 void mf__ref_join(const mf__ref_run *r) {
-    int32_t n_a = mf__ref_in_cols(r, 0), n_b = mf__ref_in_cols(r, 1);
-    const float *a = mf__ref_in(r, 0), *b = mf__ref_in(r, 1);
+    int32_t n_a = mf__ref_in_cols(r, 0), n_b = r->op->in[1] < 0 ? 0 : mf__ref_in_cols(r, 1);
+    const float *a = mf__ref_in(r, 0), *b = n_b ? mf__ref_in(r, 1) : a;
     float *y = mf__ref_out(r, 0);
     for (int32_t t = 0; t < r->b->n_rows; t++, a += n_a, b += n_b, y += n_a + n_b) {
         memcpy(y, a, (size_t)n_a * sizeof(float));

@@ -150,12 +150,12 @@ int64_t mf__ref_route_scratch(const mf__op *op) {
 }
 
 int64_t mf__ref_experts_scratch(const mf__graph *g, const mf__op *op) {
-    int64_t hidden = g->bufs[op->in[0]].cols, inner = op->p.moe.n_inner;
+    int64_t hidden = g->bufs[op->in[0]].cols, inner = mf__glu_cols(&op->p.moe.glu, op->p.moe.n_inner);
     return (hidden > inner ? hidden : inner) + MF_REF_TILE * inner;
 }
 
 /* out[j] = W_down glu(W_gate x[j] + b_gate, W_up x[j] + b_up) + b_down for the rows of one tile; glu is silu(g) * u or
- * the clamped form, and most models have no biases */
+ * the clamped form, and most models have no biases; squares: [relu(g)^2 | relu(u)^2] */
 static void expert_tile(const mf__bank *bank, const mf__glu *glu, int32_t expert, const float *const *x,
                         float *const *out, int32_t n, float *scratch) {
     const void *blob = bank->blobs[expert];
@@ -165,18 +165,25 @@ static void expert_tile(const mf__bank *bank, const mf__glu *glu, int32_t expert
     const float *b_gate = mf__expert_bias(bank->layout, MF_PART_GATE, blob);
     const float *b_up = mf__expert_bias(bank->layout, MF_PART_UP, blob);
     const float *b_down = mf__expert_bias(bank->layout, MF_PART_DOWN, blob);
-    int64_t hidden = gate.n_cols, inner = gate.n_rows;
+    int64_t hidden = gate.n_cols, rows = gate.n_rows, inner = mf__glu_cols(glu, rows);
     float *row = scratch, *act = scratch + (hidden > inner ? hidden : inner);
     const float *acts[MF_REF_TILE];
     float a[MF_REF_TILE], b[MF_REF_TILE];
     for (int32_t j = 0; j < n; j++) acts[j] = act + j * inner;
-    for (int64_t i = 0; i < inner; i++) {
+    for (int64_t i = 0; i < rows; i++) {
         mf__tensor_row_f32(&gate, i, row);
         mf__ref_dots(row, x, n, hidden, a);
         mf__tensor_row_f32(&up, i, row);
         mf__ref_dots(row, x, n, hidden, b);
-        for (int32_t j = 0; j < n; j++)
-            act[j * inner + i] = mf__ref_glu_one(glu, b_gate ? a[j] + b_gate[i] : a[j], b_up ? b[j] + b_up[i] : b[j]);
+        for (int32_t j = 0; j < n; j++) {
+            float g = b_gate ? a[j] + b_gate[i] : a[j], u = b_up ? b[j] + b_up[i] : b[j];
+            if (glu->kind == MF_GLU_SQUARES) {
+                act[j * inner + i] = g > 0 ? g * g : 0;
+                act[j * inner + rows + i] = u > 0 ? u * u : 0;
+            } else {
+                act[j * inner + i] = mf__ref_glu_one(glu, g, u);
+            }
+        }
     }
     for (int64_t i = 0; i < hidden; i++) {
         mf__tensor_row_f32(&down, i, row);

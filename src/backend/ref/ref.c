@@ -33,6 +33,7 @@ static op_fn *const OPS[MF_OP_COUNT] = {
     [MF_OP_QK_NORM] = mf__ref_qk_norm,
     [MF_OP_DECAY_BETA] = mf__ref_decay_beta,
     [MF_OP_DELTA_NET] = mf__ref_delta_net,
+    [MF_OP_SSM] = mf__ref_ssm,
     [MF_OP_GATED_NORM] = mf__ref_gated_norm,
     [MF_OP_COMPRESS] = mf__ref_compress,
     [MF_OP_FAR_ATTENTION] = mf__ref_far_attention,

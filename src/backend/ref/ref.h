@@ -69,6 +69,7 @@ void mf__ref_conv1d(const mf__ref_run *r);
 void mf__ref_qk_norm(const mf__ref_run *r);
 void mf__ref_decay_beta(const mf__ref_run *r);
 void mf__ref_delta_net(const mf__ref_run *r);
+void mf__ref_ssm(const mf__ref_run *r);
 void mf__ref_gated_norm(const mf__ref_run *r);
 void mf__ref_compress(const mf__ref_run *r);
 void mf__ref_far_attention(const mf__ref_run *r);

@@ -249,6 +249,32 @@ static const spelt SPELT[] = {
       {"mlp.up_proj.", "feed_forward.w3."},
       {"mlp.down_proj.", "feed_forward.w2."}},
      "in_proj glu conv glu out_proj router"},
+    {"kimi_linear",
+     "{\"model_type\": \"kimi_linear\", " CONFIG_ATTENTION
+     "\"num_experts\": 6, \"num_experts_per_token\": 3, \"moe_intermediate_size\": 32, \"intermediate_size\": 48, "
+     "\"first_k_dense_replace\": 1, \"num_shared_experts\": 1, \"routed_scaling_factor\": 2.5, \"kv_lora_rank\": 32, "
+     "\"q_lora_rank\": null, \"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 8, \"v_head_dim\": 16, "
+     "\"linear_attn_config\": {\"num_heads\": 2, \"head_dim\": 16, \"short_conv_kernel_size\": 4, "
+     "\"full_attn_layers\": [2], \"kda_layers\": [1, 3]}}",
+     {{"mlp.shared_expert.", "block_sparse_moe.shared_experts."},
+      {"mlp.gate.", "block_sparse_moe.gate."},
+      {"q_conv1d.", "q_conv.conv."}},
+     "q_proj k_proj v_proj conv conv conv qk_norm delta_net gated_norm o_proj router"},
+    {"nemotron_h",
+     "{\"model_type\": \"nemotron_h\", " CONFIG_ATTENTION
+     "\"n_routed_experts\": 6, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, \"intermediate_size\": 48, "
+     "\"n_shared_experts\": 1, \"moe_shared_expert_intermediate_size\": 64, \"routed_scaling_factor\": 2.5, "
+     "\"mamba_num_heads\": 4, \"mamba_head_dim\": 16, \"n_groups\": 2, \"ssm_state_size\": 16, "
+     "\"hybrid_override_pattern\": \"*EM\"}",
+     {{"input_layernorm.", "norm."},
+      {"post_attention_layernorm.", "norm."},
+      {"model.embed_tokens.", "model.embeddings."},
+      {"model.norm.", "model.norm_f."},
+      {"self_attn.", "mixer."},
+      {"mlp.shared_expert.", "mixer.shared_experts."},
+      {"mlp.", "mixer."},
+      {"model.", "backbone."}},
+     "in_proj conv ssm glu ssm_norm out_proj"},
     {"deepseek_v4",
      CONFIG_FAR,
      {{"mlp.gate.e_score_correction_bias", "ffn.gate.bias"},
@@ -591,7 +617,7 @@ static void flags_of_the_new(void **state) {
     assert_true(c.mixer[0] == MF_MIX_FULL && c.mixer[1] == MF_MIX_SLIDING && c.attn.window == 9 && c.moe.renorm);
     c = parsed(SPELT[12].config); /* mimo_v2_flash */
     assert_true(c.eps == 1e-5f);
-    c = parsed(SPELT[15].config); /* deepseek_v4 */
+    c = parsed(SPELT[17].config); /* deepseek_v4 */
     assert_true(c.far.heavy_step == 8 && c.far.step == 4 && c.mixer[1] == MF_MIX_HEAVY && c.hashed[0] && !c.hashed[1]);
     mf_error err;
     c = parsed(SPELT[6].config); /* hunyuan_v1_moe: its base is made larger already */
