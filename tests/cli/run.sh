@@ -68,7 +68,7 @@ name="nothing that is piped in"
 : | "$moeflux" run --tokens 4 --temperature 0 >out 2>err && has out "Once upon a time" && ok || bad "piped"
 name="a text that does not fit is not printed"
 head -c 20000 /dev/zero | tr '\0' a >long
-run_it 1 "$moeflux" run --raw --prompt "$(cat long)" --tokens 4 && empty out && has err "do not fit" && ok
+run_it 1 "$moeflux" run --raw --prompt "$(cat long)" --tokens 4 && empty out && has err "is too long" && ok
 name="a text that is no text is not printed"
 printf 'a\377' | "$moeflux" run --raw --tokens 4 >out 2>err
 holds $? -eq 1 && empty out && has err "UTF-8" && ok
