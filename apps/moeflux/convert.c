@@ -57,9 +57,10 @@ static int convert(const char *src, const char *dst, mf__convert_options *opt, c
     return APP_OK;
 }
 
-/* "down=5,gate=3", the value of an option: widths of the experts' matrices. False: said what is wrong. */
-static bool parse_parts(const char *option, const char *text, int out[MF_PART_COUNT]) {
-    for (const char *at = text;;) {
+/* "down=5,gate=3" from `at` on, in the value of an option: widths of the experts' matrices. False: said what is wrong.
+ */
+static bool parse_parts(const char *option, const char *text, const char *at, int out[MF_PART_COUNT]) {
+    for (;;) {
         size_t n = strcspn(at, "=,");
         int part = 0, bits = 0, used = 0;
         while (part < MF_PART_COUNT && (strlen(mf__expert_part_name((mf__expert_part)part)) != n ||
@@ -93,7 +94,7 @@ static bool parse_also(const char *text, mf__convert_options *opt) {
         return false;
     }
     opt->also_bits = *text - '0';
-    return !text[1] || parse_parts("also", text + 2, opt->also_part_bits);
+    return !text[1] || parse_parts("also", text, text + 2, opt->also_part_bits);
 }
 
 /* One width: its option, and where it goes. */
@@ -229,7 +230,7 @@ int cmd_convert(int argc, char **argv) {
                                                                               : "scales-only");
         return APP_USAGE;
     }
-    if (parts && !parse_parts("bits-for", parts, opt.part_bits)) return APP_USAGE;
+    if (parts && !parse_parts("bits-for", parts, parts, opt.part_bits)) return APP_USAGE;
     if (target > 0 && (parts || experts.given)) {
         app_say("--target-bits chooses the experts' widths, and --%s gives them: one of both",
                 parts ? "bits-for" : "experts");

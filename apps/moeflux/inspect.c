@@ -52,7 +52,7 @@ static void print_attention(const mf__config *c) {
     if (mixers & 1u << MF_MIX_LINEAR)
         printf("linear heads       %d key heads of %d, %d value heads of %d, kernel %d\n", c->delta.n_k_heads,
                c->delta.k_dim, c->delta.n_v_heads, c->delta.v_dim, c->delta.n_kernel);
-    if (c->has.unturned) return;
+    if (c->has.nope) return;
     printf("rope               theta %g", c->rope.theta);
     if (c->rope.yarn) printf(", YaRN factor %g over %g positions", c->rope.factor, c->rope.original_ctx);
     printf("\n");

@@ -99,7 +99,7 @@ mf_status mf__calibrator_open(const mf__plan *plan, mf__pool *pool, int64_t max_
     if (c->max_rows > c->n_tokens + LAYER_ROWS) c->max_rows = c->n_tokens + LAYER_ROWS;
     if (c->max_rows < 2 * LAYER_ROWS) c->max_rows = 2 * LAYER_ROWS;
     mf_status st = MF_OK;
-    if (config->moe.glu.kind == MF_GLU_SQUARES)
+    if (config->moe.glu.kind == MF_GLU_RELU2)
         st = mf__fail(err, MF_E_UNSUPPORTED, "experts without a gate, as those of the family %s, cannot be calibrated",
                       config->family->name);
     else if (shape->n_layers != config->n_layers || shape->n_experts != c->n_experts || shape->n_hidden != c->hidden)

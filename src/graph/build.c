@@ -536,7 +536,7 @@ mf__act mf__g_identity(mf__graph *g, mf__normed x, mf__ids ids, mf__shares share
 mf__act mf__g_glu(mf__graph *g, mf__act gate, mf__act up, mf__glu glu) {
     int32_t cols = cols_of(g, gate.id);
     want_cols(g, "glu", up.id, cols);
-    if (glu.kind == MF_GLU_SQUARES) fail(g, "glu: squares have no gate");
+    if (glu.kind == MF_GLU_RELU2) fail(g, "glu: squares have no gate");
     mf__op *op = add_op(g, MF_OP_GLU, "glu");
     op->in[0] = gate.id;
     op->in[1] = up.id;

@@ -76,7 +76,7 @@ typedef enum mf__glu_kind {
     MF_GLU_LIMITED, /* silu(g) * u, g = min(gate, limit), u = clamp(up, -limit, limit) */
     MF_GLU_CUT,     /* min(silu(gate), limit) * clamp(up, -limit, limit) */
     MF_GLU_PRODUCT, /* gate * up */
-    MF_GLU_SQUARES, /* EXPERTS alone, no gate: relu(gate)^2, then relu(up)^2; what they are is one matrix in halves */
+    MF_GLU_RELU2,   /* EXPERTS alone, no gate: relu(gate)^2, then relu(up)^2; what they are is one matrix in halves */
     MF_GLU_CLAMPED, /* g * sigmoid(alpha g) * (u + 1), g = min(gate, limit), u = clamp(up, -limit, limit) */
 } mf__glu_kind;
 
@@ -88,14 +88,14 @@ typedef struct mf__glu {
 
 /* Columns of what down reads, where gate and up have n rows. */
 static inline int64_t mf__glu_cols(const mf__glu *glu, int64_t n) {
-    return glu->kind == MF_GLU_SQUARES ? 2 * n : n;
+    return glu->kind == MF_GLU_RELU2 ? 2 * n : n;
 }
 
 typedef enum mf__map_kind {
     MF_MAP_SCALE,   /* a x; with a weight: a w x, w one value */
     MF_MAP_CLAMP,   /* clamp(x, -a, a) */
     MF_MAP_CAP,     /* a tanh(x / a) */
-    MF_MAP_SQUARE,  /* relu(x)^2 */
+    MF_MAP_RELU2,   /* relu(x)^2 */
     MF_MAP_POSITION /* (1 + a ln(1 + floor((position + c) / b))) x */
 } mf__map_kind;
 

@@ -32,7 +32,7 @@ static void norms(mf__graph *g, const mf__config *c, const mf__attn *a, mf__act 
     norm(g, c, k, "self_attn.k_norm.weight", a->head_dim, a->n_kv_heads, "k_norm");
 }
 
-static void turn(mf__graph *g, const mf__config *c, const mf__attn *a, const mf__rope *r, mf__act q, mf__act k) {
+static void rotate(mf__graph *g, const mf__config *c, const mf__attn *a, const mf__rope *r, mf__act q, mf__act k) {
     mf__op_params p = {.rope = {.head_dim = a->head_dim,
                                 .n_rot = a->n_rot,
                                 .interleaved = c->has.interleaved,
@@ -111,7 +111,7 @@ mf__act mf__part_attention(mf__graph *g, const mf__config *c, mf__mixer mixer, m
     if (c->has.attn_gate) mf__g_split_q_gate(g, q, heads, dim, &q, &gate);
     if (!c->has.qk_norm_last) norms(g, c, a, q, k);
     clip(g, a, q, k, v);
-    turn(g, c, a, r, q, k);
+    rotate(g, c, a, r, q, k);
     if (c->has.qk_norm_last) norms(g, c, a, q, k);
     mf__part_grow(g, a, q);
     mf__act o = mixer == MF_MIX_BLOCKS ? attend_blocks(g, c, x, q, k, v, attn) : attend(g, c, mixer, q, k, v, attn);

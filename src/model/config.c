@@ -102,7 +102,7 @@ static void narrow(mf__config *c) {
     c->has.key_is_value = c->attn.k_is_v;
     c->has.sinks &= c->has.mixers;
     c->has.grow = c->attn.grow > 0;
-    c->has.no_rope = c->has.no_rope && c->has.mixers & 1u << MF_MIX_FULL;
+    c->has.nope_full = c->has.nope_full && c->has.mixers & 1u << MF_MIX_FULL;
     c->has.groups = c->moe.n_groups > 1;
     if (!c->moe.n_shared_inner) c->has.shared = MF_SHARED_NONE;
 }
@@ -199,7 +199,7 @@ mf_status mf__config_stretch(mf__config *c, double factor, mf_error *err) {
                         "most %d",
                         factor, MF_STRETCH_MAX, c->n_ctx, 1 << 30);
     mf__rope *rope = c->has.far ? &c->far.rope : &c->rope; /* those of windows alone stay: they are no longer */
-    if (c->has.unturned)
+    if (c->has.nope)
         return mf__fail(err, MF_E_UNSUPPORTED, "models of the family %s have no rope that YaRN could stretch",
                         c->family->name);
     if (rope->theta <= 1 || rope->alpha > 0 || rope->part > 0 || rope->linear || rope->llama3)

@@ -61,11 +61,11 @@ typedef struct mf__features {
     bool value_norm;     /* values are normalised, every head for itself, without weights */
     bool key_is_value;   /* full layers may have no v_proj: k_proj makes both */
     bool grow;           /* queries may be multiplied by a factor that grows with their position */
-    bool no_rope;        /* full layers do not rotate (mf__attn.n_rot) */
+    bool nope_full;      /* full layers have no rope (mf__attn.n_rot) */
     bool channel_decay;  /* linear attention has a decay for every channel, and projections of its own (kda.c) */
     bool zero_centred;   /* raw checkpoints store most norm weights minus one */
     bool interleaved;    /* rope turns pairs (2i, 2i+1) instead of (i, i + n/2) */
-    bool unturned;       /* nothing turns */
+    bool nope;           /* no layer has rope */
     bool yarn;           /* published models stretch rope by YaRN (any family may) */
     bool rope_slow;      /* of a model alone: rope is scaled as "linear" or "llama3" say */
     bool rope_part;      /* of the pairs (i, i + n/2) of a whole head, only the first may turn (mf__rope.part) */

@@ -111,7 +111,7 @@ static void more(const mf__features *f, char *text, size_t size) {
     if (f->far) add(text, size, ", ", "compressed rows");
     if (f->shortcut) add(text, size, ", ", "two halves to a layer, experts beside the second, some give what they get");
     if (f->weigh_first) add(text, size, ", ", "scores before the experts");
-    if (f->no_rope) add(text, size, ", ", "full layers without rope");
+    if (f->nope_full) add(text, size, ", ", "full layers without rope");
     if (f->hashed) add(text, size, ", ", "experts by token in some layers");
     if (f->sandwich) add(text, size, ", ", "norms behind each half");
     if (f->route_apart) add(text, size, ", ", "router with a norm of its own");
@@ -132,7 +132,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
                                        [MF_GLU_LIMITED] = "limited silu",
                                        [MF_GLU_CUT] = "silu, cut in some layers",
                                        [MF_GLU_PRODUCT] = "product",
-                                       [MF_GLU_SQUARES] = "relu squared, no gate",
+                                       [MF_GLU_RELU2] = "relu squared, no gate",
                                        [MF_GLU_CLAMPED] = "clamped"};
     if (!size) return;
     text[0] = 0;
@@ -146,7 +146,7 @@ void mf__feature_text(const mf__features *f, int col, char *text, size_t size) {
     case COL_SINKS: sinks(f, text, size); break;
     case COL_BIASES: biases(f, text, size); break;
     case COL_NORMS: add(text, size, "", f->zero_centred ? "w - 1" : "w"); break;
-    case COL_ROPE: add(text, size, "", f->unturned ? "" : f->interleaved ? "2i, 2i+1" : "i, i+n/2"); break;
+    case COL_ROPE: add(text, size, "", f->nope ? "" : f->interleaved ? "2i, 2i+1" : "i, i+n/2"); break;
     case COL_STRETCH:
         add(text, size, "", f->yarn ? "YaRN" : f->rope_alpha ? "larger base" : f->rope_part ? "first pairs only" : "");
         if (f->rope_slow) add(text, size, ", ", "slower");

@@ -52,7 +52,7 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
     mf__w w_norm = mf__g_vector(g, "self_attn.kv_a_layernorm.weight", 1, latent);
     mf__w w_o = mf__g_matrix(g, "self_attn.o_proj.weight", hidden, (int64_t)heads * c->mla.v_dim);
     mf__w b_o = c->has.bias_o ? mf__g_vector(g, "self_attn.o_proj.bias", 1, hidden) : MF_NO_WEIGHT;
-    mf__w freq = c->has.unturned ? MF_NO_WEIGHT : mf__rope_table(g, &c->rope, rot);
+    mf__w freq = c->has.nope ? MF_NO_WEIGHT : mf__rope_table(g, &c->rope, rot);
     mf__op_params rope = {.rope = {.n_heads = heads,
                                    .head_dim = nope + rot,
                                    .offset = nope,
@@ -69,13 +69,13 @@ mf__act mf__part_mla(mf__graph *g, const mf__config *c, mf__mixer mixer, mf__nor
 
     mf__act q_latent, q = queries(g, c, x, &q_latent), kv_latent, k_pe;
     scale(g, q, c->mla.q_scale, "q_scale");
-    if (!c->has.unturned) mf__g_rope(g, q, freq, rope, "q_rope");
+    if (!c->has.nope) mf__g_rope(g, q, freq, rope, "q_rope");
     mf__part_grow(g, &c->attn, q);
     mf__g_split(g, mf__g_project(g, x, w_kv, b_kv, "kv_a_proj"), latent, &kv_latent, &k_pe, "latent | k_pe");
     mf__g_part_norm(g, kv_latent, w_norm, latent, c->mla.eps, "kv_a_norm");
     scale(g, kv_latent, c->mla.kv_scale, "kv_scale");
     rope.rope.n_heads = 1, rope.rope.head_dim = rot, rope.rope.offset = 0;
-    if (!c->has.unturned) mf__g_rope(g, k_pe, freq, rope, "k_rope");
+    if (!c->has.nope) mf__g_rope(g, k_pe, freq, rope, "k_rope");
     if (mixer == MF_MIX_INDEXED) k_pe = mf__g_join(g, k_pe, mf__part_index_key(g, c, x), "k_pe | index_k");
     mf__g_kv_append(g, kv_latent, k_pe);
     mf__chosen picks = {-1};

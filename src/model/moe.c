@@ -101,11 +101,11 @@ static mf__act feed_forward(mf__graph *g, const mf__config *c, mf__normed x, con
     mf__w w[3];
     for (int p = 0; p < 3; p++) {
         snprintf(name, sizeof name, "%s.%s.weight", prefix, parts[p]);
-        if (p == 0 && c->moe.glu.kind == MF_GLU_SQUARES) continue;
+        if (p == 0 && c->moe.glu.kind == MF_GLU_RELU2) continue;
         w[p] = mf__g_matrix(g, name, p == 2 ? c->n_hidden : inner, p == 2 ? inner : c->n_hidden);
     }
-    if (c->moe.glu.kind == MF_GLU_SQUARES) {
-        mf__op_params square = {.map = {.kind = MF_MAP_SQUARE}};
+    if (c->moe.glu.kind == MF_GLU_RELU2) {
+        mf__op_params square = {.map = {.kind = MF_MAP_RELU2}};
         mf__act y = mf__g_project(g, x, w[1], MF_NO_WEIGHT, parts[1]);
         mf__g_map(g, y.id, MF_NO_WEIGHT, square, "square");
         return mf__g_matmul(g, y, w[2], MF_NO_WEIGHT, parts[2]);

@@ -85,7 +85,7 @@ wrong "inspect nothing" "1 argument is missing: MODEL, or --cpu" "$moeflux" insp
 wrong "one too few" "1 argument is missing" "$moeflux" convert somewhere
 wrong "bits" "keep, 2, 3, 4, 5, 6 or 8" "$moeflux" convert a b --bits 7
 wrong "second set" "--also is \"5\"; expected 2 or 3" "$moeflux" convert a b --also 5
-wrong "second set, a width" 'down has the width "7"' "$moeflux" convert a b --also 3,down=7
+wrong "second set, a width" '--also is "3,down=7": down has the width "7"' "$moeflux" convert a b --also 3,down=7
 wrong "second set, a list alone" '--also is "down=4"; expected 2 or 3' "$moeflux" convert a b --also down=4
 wrong "a setting" "known are bonus" "$moeflux" eval "$stories" "$0" --decode --lossy bones=1
 fails "a setting alone" "does nothing without bonus" -- "$moeflux" eval "$stories" "$0" --decode --lossy skip=0.1,sure=0.5

@@ -315,7 +315,7 @@ static void gateless_experts_are_refused(const mf__convert_options *opt, const m
     plan.bp.config.n_hidden = (int32_t)shape->n_hidden;
     plan.bp.config.moe.n_experts = shape->n_experts;
     plan.bp.config.moe.n_inner = 32;
-    plan.bp.config.moe.glu.kind = MF_GLU_SQUARES;
+    plan.bp.config.moe.glu.kind = MF_GLU_RELU2;
     assert_int_equal(mf__calibrator_open(&plan, NULL, 0, &none, &err), MF_E_UNSUPPORTED);
     assert_non_null(strstr(err.text, "without a gate, as those of the family nemotron_h"));
     assert_null(none);

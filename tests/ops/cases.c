@@ -228,7 +228,7 @@ static void fill_index_nan(op_rig *rig) {
     }
 #define MOE_SQUARES(top, inner)                                                                                        \
     {                                                                                                                  \
-        .moe = {.top_k = top, .n_inner = inner, .glu = {.kind = MF_GLU_SQUARES} }                                      \
+        .moe = {.top_k = top, .n_inner = inner, .glu = {.kind = MF_GLU_RELU2} }                                        \
     }
 #define MOE_CLAMPED(top, inner)                                                                                        \
     {                                                                                                                  \
@@ -482,7 +482,7 @@ const op_case OP_CASES[] = {
     {"map scale", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(SCALE, 0.707f, 0)},
     {"map scale, weight", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .option = true, .p = MAP(SCALE, 1, 0)},
     {"map clamp", 0, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(CLAMP, 0.4f, 0)},
-    {"map square", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 29, .p = MAP(SQUARE, 0, 0)},
+    {"map square", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 29, .p = MAP(RELU2, 0, 0)},
     {"map cap", 1e-6, build_map, expect_map, fill_large, .seqs = MANY, .cols = 500, .p = MAP(CAP, 30, 0)},
     {"map position", 1e-6, build_map, expect_map, .seqs = LATE, .cols = 24, .p = MAP(POSITION, 0.1f, 32)},
     {"map position, few", 1e-6, build_map, expect_map, .seqs = FEW, .cols = 24, .p = MAP(POSITION, 0.5f, 3)},

@@ -131,7 +131,7 @@ void expect_map(const op_rig *rig, op_result *want) {
         int64_t pos;
         op_sequence_of(rig, (int32_t)(i / cols), &pos);
         if (p->map.kind == MF_MAP_CLAMP) y = x > a ? a : x < -a ? -a : x;
-        if (p->map.kind == MF_MAP_SQUARE) y = x > 0 ? x * x : 0;
+        if (p->map.kind == MF_MAP_RELU2) y = x > 0 ? x * x : 0;
         if (p->map.kind == MF_MAP_CAP) y = a * tanh(x / a);
         if (p->map.kind == MF_MAP_POSITION) y = x * (1 + a * log(1 + floor(((double)pos + p->map.c) / p->map.b)));
         op_out(rig, want, 0)[i] = y;

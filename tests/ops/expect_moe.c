@@ -127,7 +127,7 @@ static double bias_of(const op_rig *rig, int32_t expert, mf__expert_part part, i
 static void expert_row(const op_rig *rig, int32_t expert, double *const parts[MF_PART_COUNT], int64_t t, double *y) {
     int32_t hidden = op_in_cols(rig, 0), inner = rig->op->p.moe.n_inner;
     const double *gate = parts[MF_PART_GATE], *up = parts[MF_PART_UP], *down = parts[MF_PART_DOWN];
-    bool squares = rig->op->p.moe.glu.kind == MF_GLU_SQUARES;
+    bool squares = rig->op->p.moe.glu.kind == MF_GLU_RELU2;
     int32_t wide = squares ? 2 * inner : inner;
     for (int32_t c = 0; c < hidden; c++) y[c] = bias_of(rig, expert, MF_PART_DOWN, c);
     for (int32_t i = 0; i < inner; i++) {

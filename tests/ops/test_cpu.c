@@ -218,28 +218,35 @@ static void test_wide_experts(void **state) {
 
 static const mf__type KV_TYPES[] = {MF_TYPE_F32, MF_TYPE_F16, MF_TYPE_I8};
 
+typedef struct attention_shape {
+    int32_t heads, kv_heads, dim, tokens, window;
+    int64_t pos;
+} attention_shape;
+
+static op_case attention_case(const char *name, const attention_shape *s, float scale, bool sinks) {
+    return (op_case){.name = name,
+                     .build = build_attention,
+                     .expect = expect_attention,
+                     .seqs = {{s->tokens, s->pos}, {1, 3}},
+                     .p = {.attn = {.n_heads = s->heads,
+                                    .n_kv_heads = s->kv_heads,
+                                    .head_dim = s->dim,
+                                    .scale = scale,
+                                    .window = s->window}},
+                     .option = sinks,
+                     .k_cols = s->kv_heads * s->dim,
+                     .v_cols = s->kv_heads * s->dim};
+}
+
 static void test_attention(void **state) {
-    static const struct {
-        int32_t heads, kv_heads, dim, tokens;
-        int64_t pos;
-    } SHAPES[] = {{16, 2, 64, 1, 77}, {16, 2, 64, 9, 30},  {20, 1, 40, 3, 64}, {8, 8, 32, 21, 0},
-                  {6, 2, 30, 33, 5},  {48, 2, 16, 2, 100}, {4, 4, 19, 70, 1},  {12, 4, 16, 130, 0},
-                  {16, 2, 75, 1, 82}, {10, 2, 50, 1, 46},  {2, 1, 70, 3, 90}};
+    static const attention_shape SHAPES[] = {{16, 2, 64, 1, 20, 77}, {16, 2, 64, 9, 0, 30},  {20, 1, 40, 3, 0, 64},
+                                             {8, 8, 32, 21, 20, 0},  {6, 2, 30, 33, 0, 5},   {48, 2, 16, 2, 0, 100},
+                                             {4, 4, 19, 70, 20, 1},  {12, 4, 16, 130, 0, 0}, {16, 2, 75, 1, 0, 82},
+                                             {10, 2, 50, 1, 20, 46}, {2, 1, 70, 3, 0, 90}};
     (void)state;
     racks all = open_levels(false, 3);
     for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
-        op_case c = {.name = "attention",
-                     .build = build_attention,
-                     .expect = expect_attention,
-                     .seqs = {{SHAPES[i].tokens, SHAPES[i].pos}, {1, 3}},
-                     .p = {.attn = {.n_heads = SHAPES[i].heads,
-                                    .n_kv_heads = SHAPES[i].kv_heads,
-                                    .head_dim = SHAPES[i].dim,
-                                    .scale = 0.3f,
-                                    .window = i % 3 ? 0 : 20}},
-                     .option = i % 3 < 2,
-                     .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
-                     .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim};
+        op_case c = attention_case("attention", &SHAPES[i], 0.3f, i % 3 < 2);
         for (size_t t = 0; t < MF__COUNT(KV_TYPES); t++) {
             c.kv_type = KV_TYPES[t];
             run_case(&c, &all, 4e-6, i % 2);
@@ -272,27 +279,14 @@ static void run_on_one_and_five(const op_case *c, const racks *one, const racks 
 
 /* Few queries over many keys, which are then cut into parts: sinks counted once, windows that begin inside a part. */
 static void test_long_attention(void **state) {
-    static const struct {
-        int32_t heads, kv_heads, dim, tokens, window;
-        int64_t pos;
-    } SHAPES[] = {{16, 2, 64, 1, 0, 1299}, {8, 8, 20, 3, 0, 700},  {4, 1, 16, 20, 520, 900}, {6, 2, 8, 1, 530, 1100},
-                  {2, 1, 8, 1, 0, 511},    {16, 2, 70, 1, 0, 600}, {24, 3, 64, 1, 700, 1000}};
+    static const attention_shape SHAPES[] = {{16, 2, 64, 1, 0, 1299},  {8, 8, 20, 3, 0, 700}, {4, 1, 16, 20, 520, 900},
+                                             {6, 2, 8, 1, 530, 1100},  {2, 1, 8, 1, 0, 511},  {16, 2, 70, 1, 0, 600},
+                                             {24, 3, 64, 1, 700, 1000}};
     (void)state;
     racks one = open_levels(true, 1), five = open_levels(true, 5);
     for (size_t i = 0; i < MF__COUNT(SHAPES); i++) {
-        op_case c = {.name = "long attention",
-                     .build = build_attention,
-                     .expect = expect_attention,
-                     .seqs = {{SHAPES[i].tokens, SHAPES[i].pos}, {1, 3}},
-                     .p = {.attn = {.n_heads = SHAPES[i].heads,
-                                    .n_kv_heads = SHAPES[i].kv_heads,
-                                    .head_dim = SHAPES[i].dim,
-                                    .scale = 0.4f,
-                                    .window = SHAPES[i].window}},
-                     .option = i % 2,
-                     .k_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
-                     .v_cols = SHAPES[i].kv_heads * SHAPES[i].dim,
-                     .kv_type = KV_TYPES[(i + 1) % 3]};
+        op_case c = attention_case("long attention", &SHAPES[i], 0.4f, i % 2);
+        c.kv_type = KV_TYPES[(i + 1) % 3];
         run_on_one_and_five(&c, &one, &five, 1e-5);
     }
     close_levels(&one);

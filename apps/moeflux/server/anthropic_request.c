@@ -233,20 +233,24 @@ static bool add_turn(gen *g, job *j, const char *role, const json_t *content, co
 }
 
 /* A system message that is for the turn before it alone, when that is over; or one that only sets options. */
-static bool is_over(const json_t *messages, size_t at) {
-    const json_t *m = json_array_get(messages, at), *content = json_object_get(m, "content");
-    const char *until = json_string_value(json_object_get(m, "clear_at")), *role;
+static bool is_over(const json_t *m, bool user_follows) {
+    const json_t *content = json_object_get(m, "content");
+    const char *until = json_string_value(json_object_get(m, "clear_at"));
     if ((!content || json_is_null(content)) && json_is_object(json_object_get(m, "output_config"))) return true;
-    if (!until || strcmp(until, "next_user_message")) return false;
-    while (++at < json_array_size(messages)) {
-        role = json_string_value(json_object_get(json_array_get(messages, at), "role"));
-        if (role && !strcmp(role, "user")) return true;
+    return user_follows && until && !strcmp(until, "next_user_message");
+}
+
+static size_t last_of_user(const json_t *messages) {
+    size_t i = json_array_size(messages);
+    while (i-- > 0) {
+        const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+        if (role && !strcmp(role, "user")) return i;
     }
-    return false;
+    return 0;
 }
 
 static bool add_messages(gen *g, job *j, const json_t *messages) {
-    size_t i;
+    size_t i, last_user = last_of_user(messages);
     const json_t *m;
     char where[64];
     const char *role = NULL;
@@ -262,7 +266,7 @@ static bool add_messages(gen *g, job *j, const json_t *messages) {
             return job_fail(j, 400, where, NULL,
                             "%s: Input should be 'user' or 'assistant'; what the system says first belongs in 'system'",
                             where);
-        if (system && is_over(messages, i)) continue;
+        if (system && is_over(m, i < last_user)) continue;
         snprintf(where, sizeof where, "messages.%zu.content", i);
         if (!add_turn(g, j, role, json_object_get(m, "content"), where)) return false;
     }

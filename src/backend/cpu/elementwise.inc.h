@@ -86,7 +86,7 @@ static void SET(map)(const mf__op_params *p, float w, int64_t n, float *x) {
         vf v = load_some(x + i, n - i);
         if (p->map.kind == MF_MAP_CAP) {
             v = a * tanh_of(v / a);
-        } else if (p->map.kind == MF_MAP_SQUARE) {
+        } else if (p->map.kind == MF_MAP_RELU2) {
             v = max_of(v, splat(0));
             v = v * v;
         } else if (p->map.kind == MF_MAP_CLAMP) {

@@ -87,7 +87,7 @@ static float growth(const mf__op_params *p, int64_t pos) {
 static float map_one(const mf__op_params *p, float x) {
     switch (p->map.kind) {
     case MF_MAP_CLAMP: return fminf(fmaxf(x, -p->map.a), p->map.a);
-    case MF_MAP_SQUARE: return x > 0 ? x * x : 0;
+    case MF_MAP_RELU2: return x > 0 ? x * x : 0;
     case MF_MAP_CAP: return p->map.a * tanhf(x / p->map.a);
     default: return p->map.a * x;
     }

@@ -177,7 +177,7 @@ static void expert_tile(const mf__bank *bank, const mf__glu *glu, int32_t expert
         mf__ref_dots(row, x, n, hidden, b);
         for (int32_t j = 0; j < n; j++) {
             float g = b_gate ? a[j] + b_gate[i] : a[j], u = b_up ? b[j] + b_up[i] : b[j];
-            if (glu->kind == MF_GLU_SQUARES) {
+            if (glu->kind == MF_GLU_RELU2) {
                 act[j * inner + i] = g > 0 ? g * g : 0;
                 act[j * inner + rows + i] = u > 0 ? u * u : 0;
             } else {

@@ -83,7 +83,7 @@ static mf_status add_trunk(void *ctx, const char *name, const mf__weight_info *w
 
 static void add_part(maker *m, const mf__expert_spelling *sp, int layer, int expert, int part) {
     const mf__config *c = &m->bp.config;
-    bool halves = c->moe.glu.kind == MF_GLU_SQUARES; /* of the matrix that is called up */
+    bool halves = c->moe.glu.kind == MF_GLU_RELU2; /* of the matrix that is called up */
     int64_t rows = part == MF_PART_DOWN ? c->n_hidden : halves ? 2 * c->moe.n_inner : c->moe.n_inner;
     int64_t cols = part == MF_PART_DOWN ? mf__config_expert_wide(c) : c->n_hidden, n = c->moe.n_experts;
     if (halves && part == MF_PART_GATE) return;
@@ -114,7 +114,7 @@ void maker_init(maker *m, const char *config) {
     if (mf__blueprint_build(&parsed, &m->bp, &err)) fail_msg("%s", err.text);
     assert_int_equal(mf__blueprint_each_weight(&m->bp, add_trunk, m, NULL), MF_OK);
     const mf__expert_spelling *const *sp = parsed.family->experts ? parsed.family->experts : mf__expert_spellings;
-    bool halves = parsed.moe.glu.kind == MF_GLU_SQUARES;
+    bool halves = parsed.moe.glu.kind == MF_GLU_RELU2;
     while (*sp && (((*sp)->fuse != MF_FUSE_NONE && !halves) || (*sp)->transposed)) sp++;
     assert_non_null(*sp);
     for (int l = 0; l < parsed.n_layers; l++)

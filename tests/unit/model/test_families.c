@@ -555,7 +555,7 @@ static void numbers_of_llama4(void **state) {
     "{\"model_type\": \"llama4_text\", " CONFIG_ATTENTION                                                              \
     "\"num_local_experts\": 6, \"intermediate_size\": 32, \"intermediate_size_mlp\": 48" extra "}"
     mf__config c = parsed(LLAMA4(", \"num_experts_per_tok\": 1, \"no_rope_layers\": [1, 1, 0]"));
-    assert_true(c.mixer[0] == MF_MIX_CHUNKED && c.mixer[2] == MF_MIX_FULL && !c.dense[0] && c.has.no_rope);
+    assert_true(c.mixer[0] == MF_MIX_CHUNKED && c.mixer[2] == MF_MIX_FULL && !c.dense[0] && c.has.nope_full);
     assert_true(c.sliding.n_rot == 16 && c.sliding.window == 8192 && c.sliding.grow == 0);
     assert_true(c.attn.n_rot == 0 && c.attn.grow == 0.1f && c.attn.grow_step == 8192 && c.attn.grow_from == 1);
     assert_true(c.moe.n_shared_inner == 32 && c.has.qk_norm == MF_QK_NORM_BARE && !c.moe.renorm);
