@@ -10,7 +10,7 @@
 #include "options.h"
 
 void series_add(series *s, double value) {
-    if (s->n < BENCH_MAX_RUNS) s->values[s->n++] = value;
+    if (s->n < (int)MF__COUNT(s->values)) s->values[s->n++] = value;
 }
 
 static int by_value(const void *a, const void *b) {

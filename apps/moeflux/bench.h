@@ -26,7 +26,7 @@ typedef struct bench_options {
 
 /* Medians count: a run that others disturbed does not. */
 typedef struct series {
-    double values[BENCH_MAX_RUNS]; /* in rising order after the first question */
+    double values[BENCH_MAX_RUNS + 1]; /* one more: what is measured around runs; in rising order after a question */
     int n;
 } series;
 

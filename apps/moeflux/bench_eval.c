@@ -1,8 +1,9 @@
 /* moeflux bench: prefill and decode, next to what memory and drive would allow.
  *
- * Prompts and tokens are pseudo-random ids. Memory and drive are measured before every run, with as many threads and
- * through the same I/O engines, so that a noisy machine disturbs both sides. A token needs at least its weights from
- * memory, and what is not there from the drive: the floors. */
+ * Prompts and tokens are pseudo-random ids. Memory is measured before every run and the drive before and after it, with
+ * as many threads and through the same I/O engines, so that a noisy machine disturbs both sides. A token needs at least
+ * its weights from memory, and what is not there from the drive: the floors. A run's share of the drive's is taken of
+ * the two measurements around it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,14 +13,14 @@
 #include "engine/experts.h"
 #include "report.h"
 
-#define DISK_SECONDS 0.25
+#define DISK_SECONDS 0.5
 #define HTML_TOKENS 96  /* evaluated besides, for the pictures */
 #define COLD_SHARE 0.02 /* of the files that may still be in the page cache of a cold run */
 
 /* One half of a run: all prompts, or all decoded tokens. Sums over the runs that count. */
 typedef struct phase {
     int64_t n_tokens; /* of one run */
-    series speed;
+    series speed, drive_share; /* the latter of what the drive around each run allowed */
     double seconds, cold_speed;
     int64_t wanted, hits, bytes_read, stall_ns, busy_ns;
     int64_t late_ns[MF_PREDICTORS]; /* of stall_ns: for experts that each had foretold */
@@ -42,7 +43,7 @@ typedef struct bench {
     int64_t n_ids;
     float *logits;
     int threads;
-    double still_cached, open_s;
+    double still_cached, open_s, last_disk_gb_s;
     series memory_gb_s, disk_gb_s;
     phase prefill, decode;
     mf_stats stats; /* of the last decode */
@@ -120,20 +121,44 @@ static mf_status run_decode(bench *b, int run, mf_error *err) {
     return MF_OK;
 }
 
+static mf_status measure_disk(bench *b, mf_error *err) {
+    if (!b->disk) return MF_OK;
+    MF__TRY(expert_reader_run(b->disk, DISK_SECONDS, &b->last_disk_gb_s, NULL, err));
+    series_add(&b->disk_gb_s, b->last_disk_gb_s);
+    return MF_OK;
+}
+
+/* Bytes of the runs until now. From the drive: a device's own experts come from the host's memory. */
+static int64_t drive_bytes(const phase *p) {
+    return p->tiers ? p->drive_bytes : p->bytes_read;
+}
+
+/* The share of a run that ended now: the time in which the drive reads `bytes`, of the time that it took. */
+static void add_drive_share(phase *p, int64_t bytes, double seconds, double gb_s) {
+    if (bytes > 0 && seconds > 0 && gb_s > 0) series_add(&p->drive_share, (double)bytes / (gb_s * 1e9) / seconds);
+}
+
 /* Run 0 is the cold one: it does not count. */
 static mf_status one_run(bench *b, int run, mf_error *err) {
+    phase prefill = b->prefill, decode = b->decode; /* as they were before it */
     double gb_s;
     if (run > 0 && b->memory) {
         MF__TRY(memory_reader_run(b->memory, &gb_s, err));
         series_add(&b->memory_gb_s, gb_s);
     }
-    if (run > 0 && b->disk) {
-        MF__TRY(expert_reader_run(b->disk, DISK_SECONDS, &gb_s, NULL, err));
-        series_add(&b->disk_gb_s, gb_s);
-    }
+    if (run == 1) MF__TRY(measure_disk(b, err));
+    double before = b->last_disk_gb_s;
     mf_memory_clear(b->session);
     MF__TRY(run_prefill(b, run, err));
-    return run_decode(b, run, err);
+    MF__TRY(run_decode(b, run, err));
+    if (run == 0) return MF_OK;
+    MF__TRY(measure_disk(b, err));
+    gb_s = (before + b->last_disk_gb_s) / 2;
+    add_drive_share(&b->prefill, drive_bytes(&b->prefill) - drive_bytes(&prefill), b->prefill.seconds - prefill.seconds,
+                    gb_s);
+    add_drive_share(&b->decode, drive_bytes(&b->decode) - drive_bytes(&decode), b->decode.seconds - decode.seconds,
+                    gb_s);
+    return MF_OK;
 }
 
 /* What measures the drive takes its memory from the experts', too. */
@@ -172,9 +197,8 @@ static double read_per_token(const phase *p) {
     return ratio((double)p->bytes_read, (double)(p->n_tokens * p->speed.n));
 }
 
-/* From the drive: a device's own experts come from the host's memory. */
 static double drive_per_token(const phase *p) {
-    return p->tiers ? ratio((double)p->drive_bytes, (double)(p->n_tokens * p->speed.n)) : read_per_token(p);
+    return ratio((double)drive_bytes(p), (double)(p->n_tokens * p->speed.n));
 }
 
 static double disk_floor(bench *b, const phase *p) {
@@ -273,6 +297,8 @@ static mf_status show_json(bench *b, mf_error *err) {
     series_json(o, "disk_ceiling_gb_s", &b->disk_gb_s);
     json_object_set_new(o, "memory_floor_s_per_token", b->memory_gb_s.n ? json_real(memory_s) : json_null());
     json_object_set_new(o, "disk_floor_s_per_token", b->disk_gb_s.n ? json_real(disk_s) : json_null());
+    series_json(o, "drive_share", &b->decode.drive_share);
+    series_json(o, "prefill_drive_share", &b->prefill.drive_share);
     json_object_set_new(o, "floor_tok_s", json_real(ratio(1, floor_s)));
     json_object_set_new(o, "cold",
                         json_pack("{s:b, s:f, s:f, s:f, s:f}", "page_cache_dropped", b->still_cached <= COLD_SHARE,
@@ -294,8 +320,12 @@ static void show_phase(bench *b, const char *name, phase *p) {
         printf("; of the others %.1f %% were in the host's, and %s came from the drive",
                100 * ratio((double)p->host_hits, (double)p->host_wanted), app_bytes(drive_per_token(p), read));
     if (drive_per_token(p) > 0 && b->disk_gb_s.n)
-        printf("; the drive allows %.2f tokens/s, reached %.0f %%", ratio(1, disk_floor(b, p)),
-               100 * disk_floor(b, p) * series_median(&p->speed));
+        printf("; the drive allows %.2f tokens/s", ratio(1, disk_floor(b, p)));
+    if (p->drive_share.n) {
+        double middle = series_median(&p->drive_share); /* puts them in order */
+        printf(", reached %.0f %% (%.0f to %.0f)", 100 * middle, 100 * p->drive_share.values[0],
+               100 * p->drive_share.values[p->drive_share.n - 1]);
+    }
     printf("\n");
     if (p->stall_ns)
         printf(
