@@ -178,6 +178,7 @@ struct mf__store {
     uint64_t whole_version;
     uint64_t below_version; /* of the table below that it was made with; 0: everything is here */
     int n_reaching;         /* holders of such a table; then all are */
+    int64_t hits_rest;      /* of mf__turn_count_whole: what is left of a hit */
     bool fills_some;        /* as many as there is room for, since the store below has room for all */
     int n_holders;          /* nothing may be freed */
     int n_lenders;          /* wait for them */

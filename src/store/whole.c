@@ -93,7 +93,12 @@ static void count(mf_stats *stats, const mf__store *s, int64_t wanted, int64_t h
 void mf__turn_count_whole(mf__turn *t, int64_t wanted) {
     mf__store *s = t->store, *below = s->below;
     pthread_mutex_lock(&s->lock);
-    int64_t hits = s->n_reaching ? wanted * s->n_ready / s->n_real : wanted;
+    int64_t hits = wanted;
+    if (s->n_reaching) { /* nobody here knows which are wanted: the share that is here, of few in the mean */
+        int64_t parts = wanted * s->n_ready + s->hits_rest;
+        hits = parts / s->n_real;
+        s->hits_rest = parts % s->n_real;
+    }
     count(&s->stats, s, wanted, hits);
     count(&t->stats, s, wanted, hits);
     if (hits < wanted) {

@@ -684,6 +684,10 @@ static void reaching_below(void **state) {
     assert_int_equal(st.hits, n);
     mf__store_stats_get(low, &st);
     assert_int_equal(st.hits, 80 - n);
+    for (int i = 0; i < 20; i++) mf__turn_count_whole(t, 4); /* a token's few: none is lost to rounding */
+    mf__store_stats_get(high, &st);
+    assert_int_equal(st.wanted, 160);
+    assert_int_equal(st.hits, 2 * n);
 
     mf__store_hint(high, MF_PREDICT_ROUTER, 2, many, 16); /* no room is made for guesses now */
     usleep(20000);
