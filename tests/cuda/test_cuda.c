@@ -153,6 +153,9 @@ static void test_expert_strips(void **state) {
          .n_experts = 6, .bits = 4},
         {"8 bits, some absent", .seqs = {{8, 0}, {1, 0}}, .cols = 128, .p = {.moe = {.top_k = 3, .n_inner = 256}},
          .n_experts = 8, .bits = 8, .every_other = true},
+        {"so many rows that a block of down has several strips", /* alone it has one */
+         .seqs = {{8, 0}, {8, 0}, {8, 0}, {8, 0}, {8, 0}, {8, 0}}, .cols = 512,
+         .p = {.moe = {.top_k = 2, .n_inner = 128}}, .n_experts = 4, .bits = 4},
     };
     (void)state;
     mf__backend *be = open_backend(false);

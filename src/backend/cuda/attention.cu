@@ -185,48 +185,113 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
     }
 }
 
-#define WEIGHTS 512 /* shares whose weights are computed at a time */
-#define MERGERS 1024
+#define MERGE_NARROW 512 /* threads for up to 256 columns */
+#define MERGE_WIDE 1024
+#define WEIGHTS 128     /* shares whose weights are computed at a time: all of narrow.cuh's */
+#define MERGE_AT_ONCE 8 /* shares whose values a thread has under way */
 
-/* blockIdx: head, row. Threads that share a column take every n-th share, in order; n depends on the columns alone. */
+/* Two columns of a share; even: their place is a multiple of eight bytes. */
+static __device__ __forceinline__ void load_two(bool there, float2 *to, const float *from, bool even) {
+    load_if(there && even, to, (const float2 *)(even ? from : 0));
+    load_if(there && !even, &to->x, from);
+    load_if(there && !even, &to->y, from + 1);
+}
+
+/* blockIdx: head, row. The first warp turns the shares' maxima into weights while the values, which all threads have
+ * asked for, are under way. MERGERS: threads, as many as pairs of columns at least; those that share a pair take every
+ * n-th share, in order; n depends on the columns alone. */
+template <int MERGERS>
 static __global__ void __launch_bounds__(MERGERS) merge_kernel(const __grid_constant__ mf__cu_attention p) {
-    __shared__ float slots[32], weights[WEIGHTS], sums[MERGERS];
-    depend();
-    const mf__cu_segment &seg = p.segs.at[p.segs.of_row[p.row0 + blockIdx.y]];
-    int64_t pos = seg.pos + p.row0 + (int)blockIdx.y - seg.row0, at = (int64_t)blockIdx.y * p.n_heads + blockIdx.x;
-    int size = p.narrow ? share_of(pos) : MF_CU_SPLIT, cols = 32;
-    int begin = (int)(first_of(p, pos) / size), end = (int)(pos / size) + 1, step = p.v_dim + 2;
-    while (cols < p.v_dim) cols *= 2;
-    int c = threadIdx.x & (cols - 1), side = threadIdx.x / cols, sides = MERGERS / cols;
+    int head = blockIdx.x, row = blockIdx.y;
+    __shared__ float weights[WEIGHTS], inverse;
+    __shared__ float2 sums[MERGERS];
+    const mf__cu_segment &seg = segment_of(p.segs, p.row0 + row);
+    int64_t at = (int64_t)row * p.n_heads + head;
+    int v_dim = p.v_dim, step = v_dim + 2, thread = (int)threadIdx.x, lane = thread % 32, log_pairs = 5, reach = 16;
+    while (2 << log_pairs < v_dim) log_pairs++;
+    int c = 2 * (thread & ((1 << log_pairs) - 1)), side = thread >> log_pairs, sides = MERGERS >> log_pairs;
+    bool first = thread < 32, mine = c < v_dim, even = v_dim % 2 == 0;
+    float sink = p.sinks ? p.sinks[head] : -FLT_MAX;
+    float2 gate = make_float2(1, 1), own[WEIGHTS / 32], v[MERGE_AT_ONCE] = {}, sum = make_float2(0, 0);
+    if (p.gate && !side && mine) {
+        const float *from = p.gate + at * p.gate_step + c;
+        float a = fresh(from), b = fresh(c + 1 < v_dim ? from + 1 : from);
+        gate = make_float2(sigmoid(a), sigmoid(b));
+    }
+    bool sunk = p.sinks != 0;
+    float *o = p.o + at * v_dim + c;
     const float *parts = p.parts + at * p.n_splits * step;
-    float top = p.sinks ? p.sinks[blockIdx.x] : -FLT_MAX, total = 0, sum = 0;
-    for (int i = begin + threadIdx.x; i < end; i += MERGERS) top = fmaxf(top, parts[(int64_t)i * step + p.v_dim]);
-    top = warp_max(top);
-    if (lane_id() == 0) slots[threadIdx.x / 32] = top;
-    __syncthreads();
-    top = warp_max(slots[lane_id()]);
+    int64_t pos = seg.pos + p.row0 + row - seg.row0;
+    int shift = __ffs(p.narrow ? share_of(pos) : MF_CU_SPLIT) - 1; /* they are powers of two */
+    int begin = (int)(first_of(p, pos) >> shift), n = (int)(pos >> shift) + 1 - begin;
+    while (reach && reach >= n) reach /= 2; /* how far apart lanes are that have something to tell each other */
+    parts += (int64_t)begin * step;
+    auto ask = [&](int from) {
+#pragma unroll
+        for (int k = 0; k < MERGE_AT_ONCE; k++) {
+            int i = from + side + k * sides;
+            load_two(mine && i < n, &v[k], parts + (int64_t)i * step + c, even);
+        }
+    };
+    auto ask_maxima = [&](int from) {
+#pragma unroll
+        for (int k = 0; k < WEIGHTS / 32; k++) {
+            int i = from + lane + 32 * k;
+            own[k] = make_float2(-FLT_MAX, 0);
+            load_two(i < n, &own[k], parts + (int64_t)i * step + v_dim, even);
+        }
+    };
+    float top = sink, total = 0;
+    depend();
+    if (first) ask_maxima(0);
+    ask(0);
+    if (first) {
+#pragma unroll
+        for (int k = 0; k < WEIGHTS / 32; k++) top = fmaxf(top, own[k].x);
+#pragma unroll 4
+        for (int i = WEIGHTS + lane; i < n; i += 32) top = fmaxf(top, fresh(parts + (int64_t)i * step + v_dim));
+        for (int d = reach; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(FULL, top, d));
+    }
 #pragma unroll 1
-    for (int i0 = begin; i0 < end; i0 += WEIGHTS) {
-        int n = min(WEIGHTS, end - i0);
-        __syncthreads();
-        if ((int)threadIdx.x < n) {
-            const float *part = parts + (int64_t)(i0 + threadIdx.x) * step + p.v_dim;
-            weights[threadIdx.x] = expf(part[0] - top);
-            total += part[1] * weights[threadIdx.x];
+    for (int i0 = 0; i0 < n; i0 += WEIGHTS) {
+        int end = min(n, i0 + WEIGHTS);
+        if (i0) __syncthreads(); /* the last weights have been used */
+        if (first) {
+            if (i0) ask_maxima(i0);
+#pragma unroll
+            for (int k = 0; k < WEIGHTS / 32; k++) {
+                float weight = expf(own[k].x - top);
+                weights[lane + 32 * k] = weight;
+                total = fmaf(own[k].y, weight, total);
+            }
         }
         __syncthreads();
-        if (c < p.v_dim)
-#pragma unroll 4
-            for (int i = side; i < n; i += sides) sum = fmaf(parts[(int64_t)(i0 + i) * step + c], weights[i], sum);
+#pragma unroll 1
+        for (int j = i0; j < end; j += MERGE_AT_ONCE * sides) {
+            if (j) ask(j);
+#pragma unroll
+            for (int k = 0; k < MERGE_AT_ONCE; k++) {
+                int i = j + side + k * sides;
+                float weight = i < end ? weights[i - i0] : 0;
+                if (i >= end) continue;
+                sum = make_float2(fmaf(v[k].x, weight, sum.x), fmaf(v[k].y, weight, sum.y));
+            }
+        }
     }
-    total = block_sum(total, slots) + (p.sinks ? expf(p.sinks[blockIdx.x] - top) : 0);
-    sums[threadIdx.x] = sum;
+    if (first) {
+        for (int d = reach; d > 0; d /= 2) total += __shfl_xor_sync(FULL, total, d);
+        if (lane == 0) inverse = __fdividef(1.0f, total + (sunk ? expf(sink - top) : 0));
+    }
+    if (side) sums[thread] = sum;
     __syncthreads();
-    if (side || c >= p.v_dim) return;
-    for (int i = 1; i < sides; i++) sum += sums[i * cols + c];
-    float o = sum / total;
-    if (p.gate) o *= sigmoid(p.gate[at * p.gate_step + c]);
-    p.o[at * p.v_dim + c] = o;
+    if (side || !mine) return;
+#pragma unroll 4
+    for (int i = 1; i < sides; i++) {
+        float2 more = sums[thread + (i << log_pairs)];
+        sum = make_float2(sum.x + more.x, sum.y + more.y);
+    }
+    o[0] = sum.x * inverse * gate.x;
+    if (c + 1 < v_dim) o[1] = sum.y * inverse * gate.y;
 }
 
 extern "C" int64_t mf__cu_attention_bytes(int32_t n_rows, int32_t n_heads, int32_t v_dim, int32_t n_splits) {
@@ -251,5 +316,8 @@ extern "C" void mf__cu_attend(cudaStream_t s, const mf__cu_attention *a) {
         shared_by > 2 ? launch<8, 8>(s, *a) : launch<8, 2>(s, *a);
     else
         launch<16, 4>(s, *a);
-    MF_LAUNCH_EARLY(merge_kernel, dim3(a->n_heads, a->n_rows), MERGERS, 0, s, *a);
+    if (a->v_dim <= 256)
+        MF_LAUNCH_EARLY((merge_kernel<MERGE_NARROW>), dim3(a->n_heads, a->n_rows), MERGE_NARROW, 0, s, *a);
+    else
+        MF_LAUNCH_EARLY((merge_kernel<MERGE_WIDE>), dim3(a->n_heads, a->n_rows), MERGE_WIDE, 0, s, *a);
 }

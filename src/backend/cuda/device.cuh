@@ -99,6 +99,9 @@ static __device__ __forceinline__ uint16_t to_f16(float f) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
     return h;
 }
+static __device__ __forceinline__ float quick_exp(float x) {
+    return __expf(x);
+}
 #else
 #include "emulator.h"
 
@@ -122,6 +125,9 @@ static inline uint32_t max_of_warp(uint32_t v) {
 }
 static inline uint32_t min_of_warp(uint32_t v) {
     return ~max_of_warp(~v);
+}
+static inline float quick_exp(float x) {
+    return expf(x);
 }
 static inline void depend(void) {
 }
@@ -176,6 +182,10 @@ static __device__ __forceinline__ float block_sum(float v, float *slots) {
 
 static __device__ __forceinline__ float sigmoid(float x) {
     return 1.0f / (1.0f + expf(-x));
+}
+/* To a few units in the last place, in a fifth of the instructions. */
+static __device__ __forceinline__ float quick_sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + quick_exp(-x));
 }
 static __device__ __forceinline__ float silu(float x) {
     return x * sigmoid(x);

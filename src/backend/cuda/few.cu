@@ -149,10 +149,20 @@ static __global__ void __launch_bounds__(STRIP_THREADS, NB == 1 ? 2 : 1)
 #pragma unroll 1
     for (int turn = first_turn(p.in.n == 1); turn < 2; turn++) {
         if (turn) depend();
-        fill_rows(p.in, t0, n, x, turn && block == 0);
+        fill_rows(p.in, t0, n, x, turn && block == 0, !turn);
     }
     multiply_strips<WIDTH, SCALES, NB>(ring, p.shape, x, n, ask, [&](int k0, int count) {
         int n_spans = spans_of(p.shape);
+        if (n == 1) { /* nothing to divide by */
+            for (int i = threadIdx.x; i < count * STRIP_ROWS; i += STRIP_THREADS) {
+                int number = block + (k0 + i / STRIP_ROWS) * stride, k = job_of(p, number);
+                int row = (number - p.first[k]) * STRIP_ROWS + i % STRIP_ROWS;
+                const float *sums = ring.sums + i / STRIP_ROWS * (STRIP_WARPS * STRIP_ROWS) + i % STRIP_ROWS;
+                float v = spans_total(sums, n_spans, STRIP_ROWS);
+                if (row < p.jobs[k].w.n_rows) put(p.jobs[k], t0, row, v);
+            }
+            return;
+        }
         for (int i = threadIdx.x; i < count * STRIP_ROWS * n; i += STRIP_THREADS) {
             int strip = i / (STRIP_ROWS * n), rest = i - strip * (STRIP_ROWS * n), r = rest / n, t = rest - r * n;
             int number = block + (k0 + strip) * stride, k = job_of(p, number);

@@ -2,11 +2,11 @@
  * need before attention. The same arithmetic as the plain kernels; norms and the delta step add up in another order. */
 #include "backend/cuda/kv.cuh"
 
-#define THREADS 256
-
 /* ---- delta net, one step ----------------------------------------------------------------------------------------- */
 
-#define DELTA_ROWS 32
+#define DELTA_THREADS 512
+#define DELTA_LANES 16 /* that share a row of the state, four columns at a time */
+#define DELTA_ROWS (DELTA_THREADS / DELTA_LANES)
 
 /* The convolution of one channel but for the row that is new, and that row's weight. */
 struct conv_channel {
@@ -25,7 +25,7 @@ static __device__ __forceinline__ conv_channel old_part(const mf__cu_delta_step 
 static __device__ __forceinline__ float conv_one(const mf__cu_delta_step &p, const float *state, float *to, int64_t row,
                                                  int64_t c, const conv_channel &old, bool first) {
     int back = p.n_kernel - 1;
-    float now = p.x[row * p.d.n_cols + c];
+    float now = fresh(p.x + row * p.d.n_cols + c);
     if (first && back) {
 #pragma unroll 4
         for (int k = 1; k < back; k++) to[(k - 1) * p.d.n_cols + c] = state[k * p.d.n_cols + c];
@@ -38,56 +38,59 @@ static __device__ __forceinline__ float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
-/* blockIdx: rows of the state, value head, segment (of one row). As delta_kernel, with what comes before it. */
+/* blockIdx: rows of the state, value head, segment (of one row). As delta_kernel, with what comes before it. COLS:
+ * columns of the state in each thread, in fours. */
 template <int COLS>
-static __global__ void __launch_bounds__(THREADS) delta_step_kernel(const __grid_constant__ mf__cu_delta_step p) {
-    __shared__ float q[256], k[256], vs[DELTA_ROWS], gates[2];
+static __global__ void __launch_bounds__(DELTA_THREADS) delta_step_kernel(const __grid_constant__ mf__cu_delta_step p) {
+    int part = blockIdx.x, head = blockIdx.y, at_seg = blockIdx.z;
+    __shared__ __align__(16) float q[256], k[256];
+    __shared__ float vs[DELTA_ROWS], gates[2];
     const mf__cu_delta &d = p.d;
-    const mf__cu_segment *seg = &d.segs.at[blockIdx.z];
-    int head = blockIdx.y, k_dim = d.k_dim, lane = threadIdx.x % 8, i = threadIdx.x / 8,
-        at_row = blockIdx.x * DELTA_ROWS + i;
+    const mf__cu_segment *seg = &d.segs.at[at_seg];
+    int k_dim = d.k_dim, lane = threadIdx.x % DELTA_LANES, i = threadIdx.x / DELTA_LANES,
+        at_row = part * DELTA_ROWS + i;
     int ratio = d.n_v_heads / d.n_k_heads, warp = threadIdx.x / 32;
     int64_t row = seg->row0, keys = (int64_t)d.n_k_heads * k_dim;
     int64_t q_at = (int64_t)(head / ratio) * k_dim, v_at = 2 * keys + (int64_t)head * d.v_dim;
-    bool mine = at_row < d.v_dim, first = blockIdx.x == 0 && head % ratio == 0;
+    bool mine = at_row < d.v_dim, first = part == 0 && head % ratio == 0;
     int64_t at = ((int64_t)head * d.v_dim + (mine ? at_row : 0)) * k_dim;
-    float S[COLS];
+    float4 S[COLS / 4];
 #pragma unroll
-    for (int j = 0; j < COLS; j++) {
-        int c = lane + 8 * j;
-        S[j] = mine && c < k_dim ? seg->delta_in[at + c] : 0;
+    for (int j = 0; j < COLS / 4; j++) {
+        int c = 4 * (lane + DELTA_LANES * j);
+        S[j] = mine && c < k_dim ? *(const float4 *)(seg->delta_in + at + c) : make_float4(0, 0, 0, 0);
     }
     /* queries, keys and the values of this block's rows: the channels of a thread */
-    const int SLOTS = (2 * COLS * 8 + DELTA_ROWS + THREADS - 1) / THREADS;
+    const int SLOTS = (2 * COLS * DELTA_LANES + DELTA_ROWS + DELTA_THREADS - 1) / DELTA_THREADS;
     conv_channel channels[SLOTS];
     const float *state = seg->conv_in;
     if (p.shadow) {
-        state = p.shadow + (int64_t)blockIdx.z * (p.n_kernel - 1) * d.n_cols;
+        state = p.shadow + (int64_t)at_seg * (p.n_kernel - 1) * d.n_cols;
         depend(); /* the kernel before this one copied it */
     }
     auto channel = [&](int c) { /* -1: there is none */
-                                int r = blockIdx.x * DELTA_ROWS + c - 2 * k_dim;
+                                int r = part * DELTA_ROWS + c - 2 * k_dim;
                                 if (c < k_dim) return q_at + c;
                                 if (c < 2 * k_dim) return keys + q_at + c - k_dim;
                                 return c < 2 * k_dim + DELTA_ROWS && r < d.v_dim ? v_at + r : (int64_t)-1;
     };
 #pragma unroll
     for (int i = 0; i < SLOTS; i++) {
-        int64_t at = channel(threadIdx.x + i * THREADS);
+        int64_t at = channel(threadIdx.x + i * DELTA_THREADS);
         if (at >= 0) channels[i] = old_part(p, state, at);
     }
-    depend();
+    if (!p.shadow) depend();
 #pragma unroll
     for (int i = 0; i < SLOTS; i++) {
-        int c = threadIdx.x + i * THREADS;
+        int c = threadIdx.x + i * DELTA_THREADS;
         int64_t at = channel(c);
         if (at < 0) continue;
         float v = conv_one(p, state, seg->conv_out, row, at, channels[i], first || c >= 2 * k_dim);
         *(c < k_dim ? &q[c] : c < 2 * k_dim ? &k[c - k_dim] : &vs[c - 2 * k_dim]) = v;
     }
-    if (threadIdx.x == THREADS - 1) {
-        gates[0] = expf(-expf(p.a_log[head]) * softplus(p.a[row * d.n_v_heads + head] + p.dt_bias[head]));
-        gates[1] = sigmoid(p.b[row * d.n_v_heads + head]);
+    if (threadIdx.x == DELTA_THREADS - 1) {
+        gates[0] = expf(-expf(p.a_log[head]) * softplus(fresh(p.a + row * d.n_v_heads + head) + p.dt_bias[head]));
+        gates[1] = sigmoid(fresh(p.b + row * d.n_v_heads + head));
     }
     __syncthreads();
     if (warp < 2) { /* q and k to unit length */
@@ -97,25 +100,31 @@ static __global__ void __launch_bounds__(THREADS) delta_step_kernel(const __grid
         for (int c = lane_id(); c < k_dim; c += 32) x[c] *= scale;
     }
     __syncthreads();
-    float decay = gates[0], predicted[2] = {0, 0}, read[2] = {0, 0};
+    float decay = gates[0], predicted = 0, read = 0;
 #pragma unroll
-    for (int j = 0; j < COLS; j++) {
-        int c = lane + 8 * j;
-        S[j] *= decay;
-        if (c < k_dim) predicted[j & 1] = fmaf(S[j], k[c], predicted[j & 1]);
-    }
-    float sum = lanes_sum(predicted[0] + predicted[1], 8), change = gates[1] * (vs[i] - sum);
-#pragma unroll
-    for (int j = 0; j < COLS; j++) {
-        int c = lane + 8 * j;
+    for (int j = 0; j < COLS / 4; j++) {
+        int c = 4 * (lane + DELTA_LANES * j);
         if (c >= k_dim) continue;
-        S[j] = fmaf(change, k[c], S[j]);
-        read[j & 1] = fmaf(S[j], q[c], read[j & 1]);
-        if (mine) seg->delta_out[at + c] = S[j];
+        float4 y = *(const float4 *)(k + c);
+        S[j] = make_float4(S[j].x * decay, S[j].y * decay, S[j].z * decay, S[j].w * decay);
+        predicted += fmaf(S[j].w, y.w, fmaf(S[j].z, y.z, fmaf(S[j].y, y.y, S[j].x * y.x)));
     }
-    float o = lanes_sum(read[0] + read[1], 8);
+    float change = gates[1] * (vs[i] - lanes_sum(predicted, DELTA_LANES));
+#pragma unroll
+    for (int j = 0; j < COLS / 4; j++) {
+        int c = 4 * (lane + DELTA_LANES * j);
+        if (c >= k_dim) continue;
+        float4 y = *(const float4 *)(k + c), x = *(const float4 *)(q + c);
+        S[j] = make_float4(fmaf(change, y.x, S[j].x), fmaf(change, y.y, S[j].y), fmaf(change, y.z, S[j].z),
+                           fmaf(change, y.w, S[j].w));
+        read += fmaf(S[j].w, x.w, fmaf(S[j].z, x.z, fmaf(S[j].y, x.y, S[j].x * x.x)));
+        if (mine) *(float4 *)(seg->delta_out + at + c) = S[j];
+    }
+    float o = lanes_sum(read, DELTA_LANES);
     if (mine && lane == 0) d.o[(row * d.n_v_heads + head) * d.v_dim + at_row] = o;
 }
+
+#define THREADS 256
 
 /* blockIdx: channels, segment. */
 static __global__ void shadow_kernel(const __grid_constant__ mf__cu_delta_step p) {
@@ -128,12 +137,12 @@ extern "C" void mf__cu_delta_one(cudaStream_t s, const mf__cu_delta_step *p) {
     if (p->shadow)
         MF_LAUNCH(shadow_kernel, dim3(ceil_div((int64_t)(p->n_kernel - 1) * p->d.n_cols, THREADS), p->d.segs.n),
                   THREADS, 0, s, *p);
-    if (p->d.k_dim <= 32)
-        MF_LAUNCH_EARLY((delta_step_kernel<4>), grid, THREADS, 0, s, *p);
+    if (p->d.k_dim <= 64)
+        MF_LAUNCH_EARLY((delta_step_kernel<4>), grid, DELTA_THREADS, 0, s, *p);
     else if (p->d.k_dim <= 128)
-        MF_LAUNCH_EARLY((delta_step_kernel<16>), grid, THREADS, 0, s, *p);
+        MF_LAUNCH_EARLY((delta_step_kernel<8>), grid, DELTA_THREADS, 0, s, *p);
     else
-        MF_LAUNCH_EARLY((delta_step_kernel<32>), grid, THREADS, 0, s, *p);
+        MF_LAUNCH_EARLY((delta_step_kernel<16>), grid, DELTA_THREADS, 0, s, *p);
 }
 
 /* ---- queries, keys and values before attention ------------------------------------------------------------------- */

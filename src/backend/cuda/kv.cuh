@@ -1,4 +1,4 @@
-/* Rows of the KV cache: where they lie, and their values. */
+/* Rows of the KV cache: where they lie, and their values; and what decoding looks up before it may read its input. */
 #ifndef MF_BACKEND_CUDA_KV_CUH
 #define MF_BACKEND_CUDA_KV_CUH
 
@@ -62,5 +62,55 @@ static __device__ __forceinline__ void kv_values(const char *row, mf__cu_type ty
         for (int i = 0; i < N; i++) v[i] = i < n ? p[i] : 0;
     }
 }
+
+/* ---- for decoding: short chains, loads in flight together -------------------------------------------------------- */
+
+/* The segment of a row. Where there is only one, of_row need not be waited for. */
+static __device__ __forceinline__ const mf__cu_segment &segment_of(const mf__cu_segments &segs, int64_t row) {
+    return segs.at[segs.n == 1 ? 0 : segs.of_row[row]];
+}
+
+/* As k_row and v_row with one 32-bit division instead of four of 64 bits. */
+struct kv_rows {
+    char *k, *v;
+};
+static __device__ __forceinline__ kv_rows find_kv(const mf__cu_segment &seg, int64_t pos) {
+    uint32_t rows = (uint32_t)seg.block_rows, page = (uint32_t)pos / rows, row = (uint32_t)pos - page * rows;
+    char *block = seg.pool[seg.pages[page]] + seg.off;
+    return {block + row * seg.k_bytes, block + rows * seg.k_bytes + row * seg.v_bytes};
+}
+
+/* *to = *from if it is there; else *to stays. Past the processor's own cache, as fresh(), and without a branch. */
+#ifdef __CUDACC__
+static __device__ __forceinline__ void load_if(bool there, float *to, const float *from) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.cg.f32 %0, [%1]; }"
+                 : "+f"(*to)
+                 : "l"(from), "r"((int)there));
+}
+static __device__ __forceinline__ void load_if(bool there, float2 *to, const float2 *from) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.cg.v2.f32 {%0, %1}, [%2]; }"
+                 : "+f"(to->x), "+f"(to->y)
+                 : "l"(from), "r"((int)there));
+}
+static __device__ __forceinline__ void load_if(bool there, uint32_t *to, const uint32_t *from) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.cg.u32 %0, [%1]; }"
+                 : "+r"(*to)
+                 : "l"(from), "r"((int)there));
+}
+static __device__ __forceinline__ void load_if(bool there, uint2 *to, const uint2 *from) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.cg.v2.u32 {%0, %1}, [%2]; }"
+                 : "+r"(to->x), "+r"(to->y)
+                 : "l"(from), "r"((int)there));
+}
+static __device__ __forceinline__ void load_if(bool there, uint4 *to, const uint4 *from) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(to->x), "+r"(to->y), "+r"(to->z), "+r"(to->w)
+                 : "l"(from), "r"((int)there));
+}
+#else
+template <typename T> static inline void load_if(bool there, T *to, const T *from) {
+    if (there) *to = *from;
+}
+#endif
 
 #endif

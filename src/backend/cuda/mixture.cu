@@ -99,7 +99,10 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 2) up_kernel(const __gri
         int number = block + k * stride, slot = number / of_slot;
         if (!blobs[slot]) return;
         int64_t w = (number - slot * of_slot) * HALF;
-        ask_row(p.up, source_of(part_of(warp < HALF ? e.bank.gate : e.bank.up, blobs[slot]), w), warp % HALF, warp, to);
+        bool up = warp >= HALF;
+        strip_source from = source_of(part_of(up ? e.bank.up : e.bank.gate, blobs[slot]), w);
+        ask_codes(p.up, 1, warp % HALF, warp, to, [&](int) { return from; });
+        ask_scales(p.up, from, HALF, up ? HALF : 0, to, warp % HALF, HALF);
     };
     ask_first(ring, p.up.bytes, ask);
     multiply_strips<WIDTH, SCALES, 1>(ring, p.up, x, 1, ask, [&](int k0, int count) {
@@ -166,9 +169,9 @@ static __device__ __forceinline__ void multiply_units(const moe_params &p, const
     }
 }
 
-/* blockIdx: strip of down's rows, row. The router's logits (or the ids) are older than the kernel before this one:
- * experts are chosen again, and their rows asked for, while gate and up are still on their way. Where most blocks begin
- * after that anyway, they read what was chosen. */
+/* blockIdx: first strip of down's rows (then every gridDim.x-th), row. The router's logits (or the ids) are older than
+ * the kernel before this one: experts are chosen again, and their rows asked for, while gate and up are still on their
+ * way. Where most blocks begin after that anyway, they read what was chosen. */
 template <int WIDTH, int OWN, mf__cu_type SCALES>
 static __global__ void __launch_bounds__(STRIP_THREADS, 2) down_kernel(const __grid_constant__ moe_params p) {
     __shared__ const char *blobs[MF_CU_MAX_TOPK];
@@ -180,16 +183,29 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 2) down_kernel(const __g
     int warp = threadIdx.x / 32, w0 = blockIdx.x * STRIP_ROWS;
     bool shared = p.fused && p.m.shared.n_cols;
     lay_down(p, memory, &mem);
-    if (shared) ask_row(p.own, source_of(p.m.shared, w0), warp, warp, mem.own_strip);
+    auto ask_own = [&] {
+        if (shared) ask_row(p.own, source_of(p.m.shared, w0), warp, warp, mem.own_strip);
+    };
+    auto source = [&](int k) {
+        strip_source none = {0, 0, 0, 0};
+        return blobs[k] ? source_of(part_of(e.bank.down, blobs[k]), w0) : none;
+    };
+    auto ask_experts = [&] {
+        ask_codes(p.down, e.top_k, warp, warp, mem.strips, source);
+#pragma unroll 1
+        for (int k = warp % (STRIP_WARPS / 2); k < e.top_k; k += STRIP_WARPS / 2) /* two warps for each */
+            if (blobs[k])
+                ask_scales(p.down, source(k), STRIP_ROWS, 0, mem.strips + k * p.down.bytes, warp / (STRIP_WARPS / 2),
+                           2);
+        copy_commit();
+    };
+    ask_own();
     copy_table(p, mem.table);
     if (p.chosen) depend();
     __syncthreads();
     if (warp == 0) choose(p, row, mem.table, mem.choice, blobs, shares, p.chosen, false);
     __syncthreads();
-    for (int k = 0; k < e.top_k; k++)
-        if (blobs[k])
-            ask_row(p.down, source_of(part_of(e.bank.down, blobs[k]), w0), warp, warp, mem.strips + k * p.down.bytes);
-    copy_commit();
+    ask_experts();
 #pragma unroll 1
     for (int turn = first_turn(p.fused && e.n_rows == 1 && !p.chosen); turn < 2; turn++) { /* as in up_kernel */
         if (turn) depend();
@@ -205,31 +221,42 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 2) down_kernel(const __g
         store_raw(mem.x, 0, p.m.act + row * e.top_k * e.inner, e.top_k, e.inner, warp, STRIP_WARPS);
         __syncthreads();
     }
-    copy_wait<0>();
-    __syncthreads();
-    multiply_units<WIDTH, OWN, SCALES>(p, mem, shared);
-    __syncthreads();
     int n_spans = spans_of(p.down);
-    for (int i = threadIdx.x; i < (e.top_k + (shared ? 1 : 0)) * STRIP_ROWS; i += STRIP_THREADS) {
-        int k = i / STRIP_ROWS, r = i % STRIP_ROWS, at = w0 + r;
-        const float *sums = mem.sums + k * n_spans * STRIP_ROWS + r;
-        float y = spans_total(sums, k < e.top_k ? n_spans : spans_of(p.own), STRIP_ROWS);
-        if (at >= e.hidden) continue;
-        if (k < e.top_k && e.bank.b_down >= 0 && blobs[k]) y += ((const float *)(blobs[k] + e.bank.b_down))[at];
-        if (p.fused)
-            mem.found[i] = y;
-        else if (blobs[k])
-            e.pairs[(row * e.top_k + k) * e.hidden + at] = y;
-    }
-    if (!p.fused) return;
-    __syncthreads();
-    if ((int)threadIdx.x < STRIP_ROWS && w0 + (int)threadIdx.x < e.hidden) {
-        int64_t at = row * e.hidden + w0 + threadIdx.x;
+#pragma unroll 1
+    for (bool more = true; more;) {
+        bool ends = p.fused && (int)threadIdx.x < STRIP_ROWS && w0 + (int)threadIdx.x < e.hidden;
+        int64_t end_at = row * e.hidden + w0 + threadIdx.x;
+        float h = 0, score = 0; /* on their way while strips are multiplied */
+        if (ends) {
+            h = fresh(p.m.h + end_at);
+            if (shared && p.m.score) score = fresh(p.m.score + row);
+        }
+        copy_wait<0>();
+        __syncthreads();
+        multiply_units<WIDTH, OWN, SCALES>(p, mem, shared);
+        __syncthreads();
+        int now = w0;
+        w0 += gridDim.x * STRIP_ROWS;
+        more = w0 < e.hidden;
+        if (more) ask_own(), ask_experts();
+        for (int i = threadIdx.x; i < (e.top_k + (shared ? 1 : 0)) * STRIP_ROWS; i += STRIP_THREADS) {
+            int k = i / STRIP_ROWS, r = i % STRIP_ROWS, at = now + r;
+            const float *sums = mem.sums + k * n_spans * STRIP_ROWS + r;
+            float y = spans_total(sums, k < e.top_k ? n_spans : spans_of(p.own), STRIP_ROWS);
+            if (at >= e.hidden) continue;
+            if (k < e.top_k && e.bank.b_down >= 0 && blobs[k]) y += ((const float *)(blobs[k] + e.bank.b_down))[at];
+            if (p.fused)
+                mem.found[i] = y;
+            else if (blobs[k])
+                e.pairs[(row * e.top_k + k) * e.hidden + at] = y;
+        }
+        if (!p.fused) continue;
+        __syncthreads();
+        if (!ends) continue;
         float sum = 0;
         for (int k = 0; k < e.top_k; k++) sum = fmaf(shares[k], mem.found[k * STRIP_ROWS + threadIdx.x], sum);
-        if (shared)
-            sum = fmaf(p.m.score ? sigmoid(p.m.score[row]) : 1, mem.found[e.top_k * STRIP_ROWS + threadIdx.x], sum);
-        p.m.y[at] = p.m.h[at] + sum;
+        if (shared) sum = fmaf(p.m.score ? sigmoid(score) : 1, mem.found[e.top_k * STRIP_ROWS + threadIdx.x], sum);
+        p.m.y[end_at] = h + sum;
     }
 }
 
@@ -283,6 +310,8 @@ template <int WIDTH, mf__cu_type SCALES> static void launch(cudaStream_t s, moe_
     unsigned blocks = n == 1 ? SMS : ceil_div(2 * SMS, n);
     size_t up = up_bytes(&p), down = lay_down(p, 0, &mem);
     dim3 grid(ceil_div(p.m.e.hidden, STRIP_ROWS), n);
+    /* a block of several strips rounds its row once for all of them */
+    if (grid.x > ceil_div(4 * SMS, n)) grid.x = ceil_div(4 * SMS, n);
     if (blocks > (unsigned)total) blocks = total;
     p.chosen = p.fused && (n > 2 || grid.x > 2 * SMS);
     MF_LAUNCH_EARLY((up_kernel<WIDTH, SCALES>), dim3(blocks, n), STRIP_THREADS, up, s, p);

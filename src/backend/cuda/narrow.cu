@@ -1,9 +1,13 @@
-/* Attention of a few rows over KV rows of f16, in tensor cores: the shares of a row, which merge_kernel adds up.
+/* Attention of a few rows over KV rows of f16, in tensor cores: the shares of a row, which merge_kernel adds
+ * up.
  *
  * A block has a share of the keys and up to eight heads of one row that have a kv head in common. Queries are the sum
- * of two halves each: rows 0 to 7 of a tile are the halves, rows 8 to 15 what rounding left of them, and so with the
- * weights, so that products are as good as in f32. A share's size depends on the row's position alone. Keys of earlier
- * passes are under way before the kernel ahead of this one, which appends to them, is done. */
+ * of two halves each: rows 0 to 7 of a product are the halves, rows 8 to 15 what rounding left of them, and so with the
+ * weights, so that products are as good as in f32. A share's size depends on the row's position alone.
+ *
+ * Keys and queries go from memory to the registers that the products want them in; values, which have to be turned,
+ * scores and weights pass through shared memory. Which columns a product of keys calls 0, 1, 2 ... does not matter, so
+ * a thread's are eight consecutive ones. Rows of earlier passes are under way before this pass has appended to them. */
 #include <float.h>
 
 #include "backend/cuda/kv.cuh"
@@ -13,214 +17,265 @@
 #define KEYS 64 /* of a tile */
 #define HEADS 8
 
-/* Sixteen bytes c of row r lie at c ^ r % 8: eight rows meet all banks. */
+#define GROUP 32 /* columns of keys that a warp multiplies */
+
+/* Sixteen bytes c of values r lie at c ^ r % 8: eight rows meet all banks. */
 template <int DIM> struct narrow_tiles {
-    uint4 k[KEYS][DIM / 8], v[KEYS][DIM / 8], q[2 * HEADS][DIM / 8];
+    uint4 v[KEYS][DIM / 8];
+    float scores[DIM / GROUP][HEADS][KEYS + 8]; /* of each group of columns */
     uint16_t weights[2 * HEADS][KEYS + 8];
-    float scores[2][HEADS][KEYS]; /* of either half of the columns */
     float factor[HEADS];
-    const char *k_at[KEYS], *v_at[KEYS];
+    const char *rows[2][KEYS]; /* of keys, of this tile and the next */
 };
 
-/* Where this block is. */
+/* What a thread has of a tile's keys: key 8 i + lane / 4 of the warp's, eight columns from 8 (lane % 4) on. Warps with
+ * the same columns share the keys: 8 for each of these. */
+template <int DIM> struct narrow_keys { uint4 k[DIM / GROUP]; };
+
+/* The share, the kv head with some of its query heads, and the row that a block has. */
+struct narrow_number {
+    int share, heads, row;
+};
+static inline __host__ __device__ int narrow_chunks(const mf__cu_attention &a) {
+    return (a.n_heads / a.n_kv_heads + HEADS - 1) / HEADS;
+}
+static inline __host__ __device__ int narrow_shares(const mf__cu_attention &a) {
+    return a.n_splits < MF_CU_SPLITS ? a.n_splits : MF_CU_SPLITS;
+}
+
+/* Where that is. */
 struct narrow_place {
-    int64_t pos, begin, first, end; /* of the row, of the share, of the keys that it has */
+    int begin, first, end; /* of the share, of the keys that it has */
     int kv_head, head0, n_heads;
 };
 
-static __device__ __forceinline__ narrow_place place_of(const mf__cu_attention &p, const mf__cu_segment &seg) {
+static __device__ __forceinline__ narrow_place place_of(const mf__cu_attention &p, const mf__cu_segment &seg,
+                                                        const narrow_number &number) {
     narrow_place at;
-    int shared_by = p.n_heads / p.n_kv_heads, chunks = (shared_by + HEADS - 1) / HEADS;
-    at.pos = seg.pos + p.row0 + (int)blockIdx.z - seg.row0;
-    int size = share_of(at.pos);
-    at.begin = (int64_t)blockIdx.x * size;
-    at.end = at.begin + size < at.pos + 1 ? at.begin + size : at.pos + 1;
-    at.first = first_of(p, at.pos);
-    if (at.first < at.begin) at.first = at.begin;
-    at.kv_head = blockIdx.y / chunks;
-    at.head0 = at.kv_head * shared_by + blockIdx.y % chunks * HEADS;
-    at.n_heads = min(HEADS, at.kv_head * shared_by + shared_by - at.head0);
+    int shared_by = p.n_heads / p.n_kv_heads, chunks = (shared_by + HEADS - 1) / HEADS, chunk = 0;
+    int64_t pos = seg.pos + p.row0 + number.row - seg.row0;
+    int size = share_of(pos);
+    at.begin = number.share * size;
+    at.end = min(at.begin + size, (int)pos + 1);
+    at.first = max((int)first_of(p, pos), at.begin);
+    at.kv_head = number.heads;
+    if (chunks > 1) at.kv_head /= chunks, chunk = number.heads - at.kv_head * chunks;
+    at.head0 = at.kv_head * shared_by + chunk * HEADS;
+    at.n_heads = min(HEADS, shared_by - chunk * HEADS);
     return at;
 }
 
-/* Where the rows of the tile from key t0 on lie. */
+/* Where the rows of keys lie, n from t0 on. */
 template <int DIM>
-static __device__ __forceinline__ void find_rows(const mf__cu_segment &seg, const narrow_place &at, int64_t t0,
-                                                 narrow_tiles<DIM> *t) {
-    if (threadIdx.x >= KEYS) return;
-    int64_t key = t0 + threadIdx.x, off = (int64_t)at.kv_head * DIM * 2;
-    bool there = key >= at.first && key < at.end;
-    t->k_at[threadIdx.x] = there ? k_row(seg, key) + off : 0;
-    t->v_at[threadIdx.x] = there ? v_row(seg, key) + off : 0;
+static __device__ __forceinline__ void find_rows(int thread, const mf__cu_segment &seg, const narrow_place &at, int t0,
+                                                 int n, const char **rows) {
+    int key = t0 + thread;
+    if (thread < n && key >= at.first && key < at.end)
+        rows[thread] = find_kv(seg, key).k + (int64_t)at.kv_head * DIM * 2;
 }
 
-/* Asks for rows from .. to of the tile; zeros where there is none. */
+/* Keys from .. to of the tile; the others stay as they are. */
 template <int DIM>
-static __device__ __forceinline__ void ask(const char *const *at, int from, int to, const char *any,
-                                           uint4 (*tile)[DIM / 8]) {
-#pragma unroll 2
-    for (int i = from * (DIM / 8) + threadIdx.x; i < to * (DIM / 8); i += THREADS) {
-        int row = i / (DIM / 8), c = i % (DIM / 8);
-        copy_async16(&tile[row][c ^ (row & 7)], at[row] ? at[row] + 16 * c : any, at[row] != 0);
+static __device__ __forceinline__ void ask_keys(int thread, const char *const *rows, int from, int to,
+                                                narrow_keys<DIM> *t) {
+    int warp = thread / 32, lane = thread % 32, groups = DIM / GROUP;
+    int key0 = warp / groups * 8 * groups + lane / 4, off = warp % groups * 2 * GROUP + lane % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < DIM / GROUP; i++) {
+        int key = key0 + 8 * i;
+        load_if(key >= from && key < to, &t->k[i], (const uint4 *)(rows[key] + off));
     }
 }
+/* Values from .. to of the tile, v_off bytes behind the keys. */
+template <int DIM>
+static __device__ __forceinline__ void ask_values(int thread, const char *const *rows, int from, int to, int64_t v_off,
+                                                  narrow_tiles<DIM> *t) {
+    int c = thread % (DIM / 8);
+#pragma unroll 4
+    for (int row = from + thread / (DIM / 8); row < to; row += THREADS / (DIM / 8))
+        copy_async16(&t->v[row][c ^ (row & 7)], rows[row] + v_off + 16 * c, true);
+}
+template <int DIM>
+static __device__ __forceinline__ void clear_values(int thread, int from, int to, narrow_tiles<DIM> *t) {
+#pragma unroll 1
+    for (int i = from * (DIM / 8) + thread; i < to * (DIM / 8); i += THREADS) (&t->v[0][0])[i] = make_uint4(0, 0, 0, 0);
+}
+template <int DIM> static __device__ __forceinline__ void clear_keys(narrow_keys<DIM> *t) {
+#pragma unroll
+    for (int i = 0; i < DIM / GROUP; i++) t->k[i] = make_uint4(0, 0, 0, 0);
+}
 
+#ifdef __CUDACC__
 static __device__ __forceinline__ uint32_t two_halves(float a, float b) {
+    uint32_t both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
+    return both;
+}
+#else
+static inline uint32_t two_halves(float a, float b) {
     return to_f16(a) | (uint32_t)to_f16(b) << 16;
 }
+#endif
 static __device__ __forceinline__ uint32_t two_rests(float a, float b, uint32_t halves) {
     return two_halves(a - from_f16((uint16_t)halves), b - from_f16((uint16_t)(halves >> 16)));
 }
 
-template <int DIM>
-static __device__ __forceinline__ void load_queries(const mf__cu_attention &p, const narrow_place &at,
-                                                    narrow_tiles<DIM> *t) {
-    const float *q = p.q + ((int64_t)blockIdx.z * p.n_heads + at.head0) * p.q_stride;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < HEADS * (DIM / 8); i += THREADS) {
-        int row = i / (DIM / 8), c = i % (DIM / 8);
-        uint32_t high[4], low[4];
+/* Eight columns of a query as two products want them: halves, rests, halves and rests of two columns each. */
+static __device__ __forceinline__ void split_queries(const float4 *x, float scale, uint32_t (*a)[4]) {
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const float *x = q + (int64_t)min(row, at.n_heads - 1) * p.q_stride + 8 * c + 2 * k;
-            float a = fminf(fmaxf(x[0] * p.scale, -65504.0f), 65504.0f);
-            float b = fminf(fmaxf(x[1] * p.scale, -65504.0f), 65504.0f);
-            high[k] = two_halves(a, b);
-            low[k] = two_rests(a, b, high[k]);
+    for (int i = 0; i < 2; i++) {
+        float v[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+#pragma unroll
+        for (int k = 0; k < 4; k++) v[k] = fminf(fmaxf(v[k] * scale, -65504.0f), 65504.0f);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            a[i][2 * k] = two_halves(v[2 * k], v[2 * k + 1]);
+            a[i][2 * k + 1] = two_rests(v[2 * k], v[2 * k + 1], a[i][2 * k]);
         }
-        t->q[row][c ^ row] = make_uint4(high[0], high[1], high[2], high[3]);
-        t->q[row + HEADS][c ^ row] = make_uint4(low[0], low[1], low[2], low[3]);
     }
 }
 
-/* Sixteen keys to a warp, half of the columns. */
-template <int DIM> static __device__ __forceinline__ void score(narrow_tiles<DIM> *t) {
-    int warp = threadIdx.x / 32, lane = lane_id(), key0 = warp % 4 * 16, half = warp / 4, row = lane % 16;
-    int key = key0 + lane / 16 * 8 + lane % 8;
-    float s[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-#pragma unroll 2
-    for (int c = half * (DIM / 16); c < (half + 1) * (DIM / 16); c += 2) {
-        uint32_t a[4], b[4];
-        load_matrices<false>(a, &t->q[row][(c + lane / 16) ^ (row & 7)]);
-        load_matrices<false>(b, &t->k[key][(c + lane / 8 % 2) ^ (key & 7)]);
-        mma_f16(s[0], a, b[0], b[1]);
-        mma_f16(s[1], a, b[2], b[3]);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float *to = &t->scores[half][lane / 4][key0 + 8 * i + lane % 4 * 2];
-        to[0] = s[i][0] + s[i][2];
-        to[1] = s[i][1] + s[i][3];
-    }
-}
-
-/* A head to a warp: weights of a tile, with the maximum and the sum so far. */
+/* The warp's keys with its columns. */
 template <int DIM>
-static __device__ __forceinline__ void weigh(const narrow_place &at, int64_t t0, narrow_tiles<DIM> *t, float *top,
-                                             float *total) {
-    int head = threadIdx.x / 32, lane = lane_id();
-    float s[2], most = -FLT_MAX;
+static __device__ __forceinline__ void score(int thread, const narrow_keys<DIM> &keys, const uint32_t (*a)[4],
+                                             narrow_tiles<DIM> *t) {
+    const int GROUPS = DIM / GROUP, AT_ONCE = GROUPS < 4 ? GROUPS : 4;
+    int warp = thread / 32, lane = thread % 32, key0 = warp / GROUPS * 8 * GROUPS + lane % 4 * 2;
+    float *to = &t->scores[warp % GROUPS][lane / 4][key0];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        int key = lane + 32 * i;
-        bool there = t0 + key >= at.first && t0 + key < at.end;
-        s[i] = there ? t->scores[0][head][key] + t->scores[1][head][key] : -FLT_MAX;
-        most = fmaxf(most, s[i]);
-    }
-    most = fmaxf(*top, warp_max(most));
-    float factor = expf(*top - most), sum = 0;
+    for (int i0 = 0; i0 < GROUPS; i0 += AT_ONCE) {
+        float s[AT_ONCE][4];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float e = s[i] == -FLT_MAX ? 0 : expf(s[i] - most);
-        uint16_t half = to_f16(e);
-        t->weights[head][lane + 32 * i] = half;
-        t->weights[head + HEADS][lane + 32 * i] = to_f16(e - from_f16(half));
-        sum += e;
+        for (int i = 0; i < AT_ONCE; i++) {
+            s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0;
+            mma_f16(s[i], a[0], keys.k[i0 + i].x, keys.k[i0 + i].y);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            mma_f16(s[i], a[1], keys.k[i0 + i].z, keys.k[i0 + i].w);
+            *(float2 *)(to + 8 * (i0 + i)) = make_float2(s[i][0] + s[i][2], s[i][1] + s[i][3]);
+        }
     }
-    *total = fmaf(*total, factor, warp_sum(sum));
+}
+
+/* A head to a warp: weights of a tile, with the maximum so far; returns what this lane's add to the sum. */
+template <int DIM>
+static __device__ __forceinline__ float weigh(int thread, const narrow_place &at, int t0, narrow_tiles<DIM> *t,
+                                              float *top, float *factor) {
+    int head = thread / 32, lane = thread % 32, key = 2 * lane;
+    float2 s = make_float2(0, 0);
+#pragma unroll
+    for (int i = 0; i < DIM / GROUP; i++) {
+        float2 more = *(const float2 *)&t->scores[i][head][key];
+        s = make_float2(s.x + more.x, s.y + more.y);
+    }
+    bool x = t0 + key >= at.first && t0 + key < at.end, y = t0 + key + 1 >= at.first && t0 + key + 1 < at.end;
+    float most = fmaxf(*top, warp_max(fmaxf(x ? s.x : -FLT_MAX, y ? s.y : -FLT_MAX)));
+    float a = x ? expf(s.x - most) : 0, b = y ? expf(s.y - most) : 0;
+    uint32_t halves = two_halves(a, b);
+    *(uint32_t *)&t->weights[head][key] = halves;
+    *(uint32_t *)&t->weights[head + HEADS][key] = two_rests(a, b, halves);
+    *factor = expf(*top - most);
     *top = most;
-    if (lane == 0) t->factor[head] = factor;
+    if (lane == 0) t->factor[head] = *factor;
+    return a + b;
+}
+
+/* Adds the tile's weighted values to o, the warp's columns from d0 on. */
+template <int DIM, int DIMS>
+static __device__ __forceinline__ void add_values(int thread, const narrow_tiles<DIM> *t, int d0, float (*o)[4]) {
+    int lane = thread % 32;
+    float factor = t->factor[lane / 4];
+#pragma unroll
+    for (int i = 0; i < DIMS / 8; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) o[i][k] *= factor;
+#pragma unroll 2
+    for (int k = 0; k < KEYS / 16; k++) {
+        int key = 16 * k + lane % 16;
+        uint32_t a[4];
+        load_matrices<false>(a, &t->weights[lane % 16][16 * k + lane / 16 * 8]);
+#pragma unroll
+        for (int i = 0; i < DIMS / 16; i++) {
+            uint32_t b[4];
+            load_matrices<true>(b, &t->v[key][(d0 / 8 + 2 * i + lane / 16) ^ (key & 7)]);
+            mma_f16(o[2 * i], a, b[0], b[1]);
+            mma_f16(o[2 * i + 1], a, b[2], b[3]);
+        }
+    }
 }
 
 /* blockIdx: share, kv head and eight of its heads, row. */
 template <int DIM>
-static __global__ void __launch_bounds__(THREADS) narrow_kernel(const __grid_constant__ mf__cu_attention p) {
+static __global__ void __launch_bounds__(THREADS, 2) narrow_kernel(const __grid_constant__ mf__cu_attention p) {
     MF_SHARED(memory);
+    const narrow_number number = {(int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z};
     narrow_tiles<DIM> *t = (narrow_tiles<DIM> *)memory;
     const int DIMS = DIM / 8 > 16 ? DIM / 8 : 16; /* columns of values to a warp */
-    const mf__cu_segment &seg = p.segs.at[p.segs.of_row[p.row0 + blockIdx.z]];
-    const narrow_place at = place_of(p, seg);
-    int warp = threadIdx.x / 32, lane = lane_id(), d0 = warp * DIMS;
-    if (at.first >= at.end) return;
-    int64_t t0 = at.begin + (at.first - at.begin) / KEYS * KEYS;
-    int old = (int)(seg.pos - t0 < 0 ? 0 : seg.pos - t0 < KEYS ? seg.pos - t0 : KEYS); /* keys of earlier passes */
-    const char *any = (const char *)p.q;
-    find_rows<DIM>(seg, at, t0, t);
-    __syncthreads();
-    ask<DIM>(t->k_at, 0, old, any, t->k);
-    ask<DIM>(t->v_at, 0, old, any, t->v);
-    depend();
-    ask<DIM>(t->k_at, old, KEYS, any, t->k);
-    copy_commit();
-    ask<DIM>(t->v_at, old, KEYS, any, t->v);
-    copy_commit();
-    load_queries<DIM>(p, at, t);
-    float top = -FLT_MAX, total = 0, o[DIMS / 8][4];
-#pragma unroll
-    for (int i = 0; i < DIMS / 8; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
-#pragma unroll 1
-    for (; t0 < at.end; t0 += KEYS) {
-        copy_wait<1>();
-        __syncthreads();
-        score<DIM>(t);
-        find_rows<DIM>(seg, at, t0 + KEYS, t); /* values of this tile are under way */
-        __syncthreads();
-        if (t0 + KEYS < at.end) ask<DIM>(t->k_at, 0, KEYS, any, t->k);
-        copy_commit();
-        weigh<DIM>(at, t0, t, &top, &total);
-        copy_wait<1>();
-        __syncthreads();
-        if (d0 < DIM) {
-            float factor = t->factor[lane / 4];
-#pragma unroll
-            for (int i = 0; i < DIMS / 8; i++)
-#pragma unroll
-                for (int k = 0; k < 4; k++) o[i][k] *= factor;
-#pragma unroll 1
-            for (int key0 = 0; key0 < KEYS; key0 += 16) {
-                uint32_t a[4], b[4];
-                int key = key0 + lane / 8 % 2 * 8 + lane % 8;
-                load_matrices<false>(a, &t->weights[lane % 16][key0 + lane / 16 * 8]);
-#pragma unroll
-                for (int i = 0; i < DIMS / 16; i++) {
-                    load_matrices<true>(b, &t->v[key][((d0 / 8 + 2 * i) + lane / 16) ^ (key & 7)]);
-                    mma_f16(o[2 * i], a, b[0], b[1]);
-                    mma_f16(o[2 * i + 1], a, b[2], b[3]);
-                }
-            }
-        }
-        __syncthreads();
-        if (t0 + KEYS < at.end) ask<DIM>(t->v_at, 0, KEYS, any, t->v);
-        copy_commit();
+    const mf__cu_segment &seg = segment_of(p.segs, p.row0 + number.row);
+    const narrow_place at = place_of(p, seg, number);
+    int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, d0 = warp * DIMS;
+    if (at.first >= at.end) {
+        depend();
+        return;
     }
-    copy_wait<0>();
-    float *part = p.parts + (((int64_t)blockIdx.z * p.n_heads + at.head0) * p.n_splits + blockIdx.x) * (DIM + 2);
-    int64_t next = (int64_t)p.n_splits * (DIM + 2); /* head */
-    if (lane == 0 && warp < at.n_heads) part[warp * next + DIM] = top, part[warp * next + DIM + 1] = total;
-    if (d0 < DIM && lane / 4 < at.n_heads)
+    int t0 = at.begin + (at.first - at.begin) / KEYS * KEYS, from = at.first - t0, there = min(KEYS, at.end - t0);
+    int old = max(from, min(there, (int)seg.pos - t0)); /* keys of earlier passes end there */
+    int64_t v_off = seg.block_rows * seg.k_bytes;
+    narrow_keys<DIM> keys;
+    find_rows<DIM>(thread, seg, at, t0, 2 * KEYS, t->rows[0]);
+    const float *q = p.q + ((int64_t)number.row * p.n_heads + at.head0 + min(lane / 4, at.n_heads - 1)) * p.q_stride +
+                     warp % (DIM / GROUP) * GROUP + lane % 4 * 8;
+    float scale = p.scale, top = -FLT_MAX, total = 0, o[DIMS / 8][4] = {};
+    float *part = p.parts + (((int64_t)number.row * p.n_heads + at.head0) * p.n_splits + number.share) * (DIM + 2);
+    int next = p.n_splits * (DIM + 2), n_heads = at.n_heads; /* next: head */
+    uint32_t a[2][4];
+    clear_keys<DIM>(&keys);
+    clear_values<DIM>(thread, 0, from, t);
+    clear_values<DIM>(thread, there, KEYS, t);
+    __syncthreads();
+    ask_keys<DIM>(thread, t->rows[0], from, old, &keys);
+    ask_values<DIM>(thread, t->rows[0], from, old, v_off, t);
+    depend();
+    float4 x[2] = {fresh((const float4 *)q), fresh((const float4 *)(q + 4))};
+    if (old < there) {
+        ask_keys<DIM>(thread, t->rows[0], old, there, &keys);
+        ask_values<DIM>(thread, t->rows[0], old, there, v_off, t);
+    }
+    split_queries(x, scale, a);
+#pragma unroll 1
+    for (int tile = 0;; tile ^= 1) {
+        const char *const *rows = t->rows[tile ^ 1]; /* of the next tile */
+        int more = min(KEYS, at.end - t0 - KEYS);
+        float factor;
+        score<DIM>(thread, keys, a, t);
+        __syncthreads();
+        float sum = weigh<DIM>(thread, at, t0, t, &top, &factor);
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads();
+        if (d0 < DIM) add_values<DIM, DIMS>(thread, t, d0, o);
+        total = fmaf(total, factor, warp_sum(sum));
+        if (more <= 0) break;
+        clear_keys<DIM>(&keys);
+        ask_keys<DIM>(thread, rows, 0, more, &keys);
+        __syncthreads();
+        ask_values<DIM>(thread, rows, 0, more, v_off, t);
+        clear_values<DIM>(thread, more, KEYS, t);
+        if (more == KEYS) find_rows<DIM>(thread, seg, at, t0 + 2 * KEYS, KEYS, t->rows[tile]);
+        t0 += KEYS;
+    }
+    if (lane == 0 && warp < n_heads) *(float2 *)(part + (int64_t)warp * next + DIM) = make_float2(top, total);
+    if (d0 < DIM && lane / 4 < n_heads)
 #pragma unroll
-        for (int i = 0; i < DIMS / 8; i++) {
-            float *to = part + lane / 4 * next + d0 + 8 * i + lane % 4 * 2;
-            to[0] = o[i][0] + o[i][2];
-            to[1] = o[i][1] + o[i][3];
-        }
+        for (int i = 0; i < DIMS / 8; i++)
+            *(float2 *)(part + (int64_t)(lane / 4) * next + d0 + 8 * i + lane % 4 * 2) =
+                make_float2(o[i][0] + o[i][2], o[i][1] + o[i][3]);
 }
 
 template <int DIM> static void launch(cudaStream_t s, const mf__cu_attention &a) {
-    unsigned chunks = ceil_div(a.n_heads / a.n_kv_heads, HEADS);
-    unsigned n = a.n_splits < MF_CU_SPLITS ? a.n_splits : MF_CU_SPLITS;
-    MF_LAUNCH_EARLY((narrow_kernel<DIM>), dim3(n, a.n_kv_heads * chunks, a.n_rows), THREADS, sizeof(narrow_tiles<DIM>),
-                    s, a);
+    MF_LAUNCH_EARLY((narrow_kernel<DIM>), dim3(narrow_shares(a), a.n_kv_heads * narrow_chunks(a), a.n_rows), THREADS,
+                    sizeof(narrow_tiles<DIM>), s, a);
 }
 
 extern "C" bool mf__cu_narrow_fits(const mf__cu_attention *a) {

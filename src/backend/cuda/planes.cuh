@@ -40,8 +40,8 @@ static __device__ __forceinline__ uint4 quantize(const float *v, float *scale, f
     float peak = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) peak = fmaxf(peak, fabsf(v[i]));
-    peak = warp_max(peak);
-    float inverse = peak > 1e-30f ? MOST / peak : 0; /* below, it is no number */
+    peak = __uint_as_float(max_of_warp(__float_as_uint(peak))); /* of numbers without a sign */
+    float inverse = peak > 1e-30f ? __fdividef(MOST, peak) : 0; /* below, it is no number */
     int high[8], low[8], total = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -87,6 +87,11 @@ static __device__ __forceinline__ float squares_of(float4 v) {
     return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x)));
 }
 
+/* What a norm multiplies n columns with. */
+static __device__ __forceinline__ float norm_scale(float squares, int n, float eps) {
+    return rsqrtf(squares * __fdividef(1.0f, (float)n) + eps);
+}
+
 /* What comes before the product, of four columns; a warp has a segment. Parts of norms have 4 * 2^k <= 128 columns. */
 static __device__ __forceinline__ float4 four_values(const mf__cu_input &in, int64_t t, int c, float4 v) {
     if (in.before == MF_CU_AS_IS || in.before == MF_CU_NORM) return v;
@@ -94,9 +99,9 @@ static __device__ __forceinline__ float4 four_values(const mf__cu_input &in, int
     if (in.before == MF_CU_GLU)
         return make_float4(glu_one(in.glu, v.x, u.x), glu_one(in.glu, v.y, u.y), glu_one(in.glu, v.z, u.z),
                            glu_one(in.glu, v.w, u.w));
-    float4 g = make_float4(sigmoid(u.x), sigmoid(u.y), sigmoid(u.z), sigmoid(u.w));
+    float4 g = make_float4(quick_sigmoid(u.x), quick_sigmoid(u.y), quick_sigmoid(u.z), quick_sigmoid(u.w));
     if (in.before == MF_CU_SIGMOID) return make_float4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w);
-    float scale = 1.0f / sqrtf(lanes_sum(squares_of(v), in.part / 4) / (float)in.part + in.eps);
+    float scale = norm_scale(lanes_sum(squares_of(v), in.part / 4), in.part, in.eps);
     float4 w = c < in.n_cols ? *(const float4 *)(in.w + (c & (in.part - 1))) : make_float4(0, 0, 0, 0);
     return make_float4(v.x * scale * w.x * (u.x * g.x), v.y * scale * w.y * (u.y * g.y),
                        v.z * scale * w.z * (u.z * g.z), v.w * scale * w.w * (u.w * g.w));
@@ -134,7 +139,7 @@ static __device__ __forceinline__ void make_values(const mf__cu_input &in, int64
         float sum = 0;
         for (int k = lane_id(); k < segments; k += 32) sum += slots[t * segments + k];
         sum = warp_sum(sum);
-        if (lane_id() == 0) slots[all + t] = 1.0f / sqrtf(sum / (float)in.n_cols + in.eps);
+        if (lane_id() == 0) slots[all + t] = norm_scale(sum, in.n_cols, in.eps);
     }
     __syncthreads();
 #pragma unroll 1
@@ -164,9 +169,65 @@ static __device__ __forceinline__ void store_rows(const ROWS &s, int t0, int n, 
     }
 }
 
+static __device__ __forceinline__ float4 scaled(float4 v, float scale, float4 w) {
+    return make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+}
+
+/* As fill_rows, of the single row t0 of a multiple of eight columns: decoding waits for it in every kernel, so there is
+ * one barrier less and nothing is fetched that could have been before. The same bits. rehearse: each loop once, for its
+ * instructions' sake. */
+template <typename ROWS>
+static __device__ __forceinline__ void fill_row(const mf__cu_input &in, int t0, const ROWS &s, bool keep,
+                                                bool rehearse) {
+    int warp = threadIdx.x / 32, n_warps = blockDim.x / 32, n_cols = in.n_cols, segments = segments_of(n_cols);
+    const float *from = in.x + (int64_t)t0 * n_cols;
+    bool norm = in.before == MF_CU_NORM;
+#pragma unroll 1
+    for (int i = warp; i < segments; i += n_warps) {
+        int c = i * SEGMENT + lane_id() * 4;
+        float4 v = four_values(in, t0, c, four_at(from, c, n_cols));
+        if (norm) {
+            float sum = warp_sum(squares_of(v));
+            if (lane_id() == 0) s.slots[i] = sum;
+        }
+        if (c < n_cols) *(float4 *)(s.x + c) = v;
+        if (rehearse) break;
+    }
+    __syncthreads();
+    float scale = 1;
+    if (norm) {
+        float sum = 0;
+        for (int k = lane_id(); k < segments; k += 32) sum += s.slots[k];
+        scale = norm_scale(warp_sum(sum), n_cols, in.eps);
+    }
+#pragma unroll 1
+    for (int b = warp; b * MF_CU_BLOCK < n_cols; b += n_warps) {
+        int c = b * MF_CU_BLOCK + lane_id() * 8;
+        float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (c < n_cols) {
+            float4 f = *(float4 *)(s.x + c), g = *(float4 *)(s.x + c + 4);
+            if (norm) {
+                f = scaled(f, scale, __ldg((const float4 *)(in.w + c)));
+                g = scaled(g, scale, __ldg((const float4 *)(in.w + c + 4)));
+                *(float4 *)(s.x + c) = f, *(float4 *)(s.x + c + 4) = g; /* for products in f32 */
+            }
+            if (keep) keep_four(in, t0, c, f), keep_four(in, t0, c + 4, g);
+            v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w, v[4] = g.x, v[5] = g.y, v[6] = g.z, v[7] = g.w;
+        }
+        if (s.q) store_block(s, 0, b, v);
+        if (rehearse) break;
+    }
+    __syncthreads();
+}
+
 /* Rows t0 ... t0 + n of the input into shared memory, by all threads of a block. first: this block also keeps them. */
 template <typename ROWS>
-static __device__ __forceinline__ void fill_rows(const mf__cu_input &in, int t0, int n, const ROWS &s, bool first) {
+static __device__ __forceinline__ void fill_rows(const mf__cu_input &in, int t0, int n, const ROWS &s, bool first,
+                                                 bool rehearse = false) {
+    if (n == 1 && in.n_cols % 8 == 0) {
+        fill_row(in, t0, s, first && in.keep, rehearse);
+        return;
+    }
 #pragma unroll 1
     for (int at = 0; at < n; at += s.at_once) {
         int m = min(s.at_once, n - at);

@@ -129,7 +129,12 @@ static __device__ __forceinline__ float route_with(const mf__cu_route &r, int64_
         if (e < r.n_experts) max = fmaxf(max, own[i]);
     }
     max = warp_max(max);
-    if (r.kind == SIGMOID && r.n_groups > r.top_groups) {
+    bool grouped = r.kind == SIGMOID && r.n_groups > r.top_groups;
+    if (!grouped)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane_id() + 32 * i < r.n_experts) memory[lane_id() + 32 * i] = own[i];
+    if (grouped) {
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (lane_id() + 32 * i < r.n_experts) memory[lane_id() + 32 * i] = choice[i];
@@ -146,7 +151,9 @@ static __device__ __forceinline__ float route_with(const mf__cu_route &r, int64_
     }
     int id = top_k<N>(keys, r.top_k);
     bool mine = lane_id() < r.top_k;
-    float share = !mine ? 0 : r.kind == SIGMOID ? sigmoid_apart(fresh(logits + id)) : expf(fresh(logits + id) - max);
+    __syncwarp();
+    float logit = grouped ? fresh(logits + id) : memory[id];
+    float share = !mine ? 0 : r.kind == SIGMOID ? sigmoid_apart(logit) : expf(logit - max);
     if (r.kind == SOFTMAX) {
 #pragma unroll
         for (int i = 0; i < N; i++)

@@ -27,6 +27,7 @@ struct strip_shape {
     int pieces, pairs; /* of a row: 16 bytes of codes, two groups */
     int code_stride, scale_stride;
     int bytes;
+    int pair_shift; /* pairs are 2^this; -1: they are not */
 };
 
 static inline strip_shape shape_of(const mf__cu_matrix *m) {
@@ -38,6 +39,9 @@ static inline strip_shape shape_of(const mf__cu_matrix *m) {
     s.pairs = m->n_groups / 2;
     s.code_stride = bytes + (want - bytes % 128 + 128) % 128;
     s.scale_stride = s.pairs | 1;
+    s.pair_shift = 0;
+    while (1 << s.pair_shift < s.pairs) s.pair_shift++;
+    if (1 << s.pair_shift != s.pairs) s.pair_shift = -1;
     s.bytes = (STRIP_ROWS * (s.code_stride + 8 * s.scale_stride) + 15) / 16 * 16;
     return s;
 }
@@ -76,6 +80,41 @@ static __device__ __forceinline__ void ask_row(const strip_shape &s, const strip
         bool second = i >= s.pairs;
         int k = second ? i - s.pairs : i;
         copy_async4(pair + (second ? STRIP_ROWS * s.scale_stride + k : k) * 4,
+                    (second ? from.biases : from.scales) + (row * s.pairs + k) * 4, true);
+    }
+}
+
+/* The codes of `row` of n_sources sources, as row `to` of strips behind each other: lanes that one row leaves idle have
+ * the next one's. source(k): of strip k. */
+template <typename SOURCE>
+static __device__ __forceinline__ void ask_codes(const strip_shape &s, int n_sources, int row, int to, char *strips,
+                                                 SOURCE source) {
+    int lane = lane_id(), sides = s.pieces <= 16 && 32 % s.pieces == 0 ? 32 / s.pieces : 1;
+    int side = sides == 1 ? 0 : lane / s.pieces, piece = lane - side * s.pieces;
+#pragma unroll 1
+    for (int k = side; k < n_sources; k += sides) {
+        const strip_source from = source(k);
+        if (!from.codes) continue;
+        const char *codes = from.codes + min(row, from.n - 1) * (s.pieces * 16);
+        char *own = strips + k * s.bytes + to * s.code_stride;
+#pragma unroll 1
+        for (int i = piece; i < s.pieces; i += 32) copy_async16(own + i * 16, codes + i * 16, true);
+    }
+}
+
+/* Scales and biases of n_rows rows of a source, which lie behind each other in memory, as rows from `to` on of a strip.
+ * Shared out to so many warps, of which this is number `part`: neighbouring lanes ask for neighbouring words, so that a
+ * bus sees few and large requests. */
+static __device__ __forceinline__ void ask_scales(const strip_shape &s, const strip_source &from, int n_rows, int to,
+                                                  char *strip, int part, int parts) {
+    int words = n_rows * s.pairs;
+    char *at = strip + STRIP_ROWS * s.code_stride + to * s.scale_stride * 4;
+#pragma unroll 1
+    for (int i = part * 32 + lane_id(); i < 2 * words; i += parts * 32) {
+        bool second = i >= words;
+        int word = second ? i - words : i, r = s.pair_shift >= 0 ? word >> s.pair_shift : word / s.pairs;
+        int k = word - r * s.pairs, row = min(r, from.n - 1);
+        copy_async4(at + ((second ? STRIP_ROWS : 0) * s.scale_stride + r * s.scale_stride + k) * 4,
                     (second ? from.biases : from.scales) + (row * s.pairs + k) * 4, true);
     }
 }

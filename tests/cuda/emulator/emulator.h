@@ -107,6 +107,12 @@ static inline float __fmul_rn(float a, float b) {
 static inline float __fadd_rn(float a, float b) {
     return a + b;
 }
+static inline float __fdividef(float a, float b) {
+    return a / b;
+}
+static inline float rsqrtf(float x) {
+    return 1.0f / sqrtf(x);
+}
 static inline float __int2float_rn(int x) {
     return (float)x;
 }
