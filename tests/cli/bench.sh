@@ -52,6 +52,12 @@ run_it 0 "$moeflux" bench "$stories" --profile --prefill 20 --decode 4 --repeat 
 name="profile, JSON"
 run_it 0 "$moeflux" bench "$stories" --profile --prefill 0 --decode 4 --repeat 1 --json --backend ref && empty err &&
     has out '"mode": "profile"' '"region_us"' '"experts"' '"gflop_s"' && ok
+name="profile of several sessions"
+run_it 0 "$moeflux" bench "$stories" --profile --sessions 3 --prefill 8 --decode 4 --repeat 1 && empty err &&
+    has out 'decode of 4 tokens in 3 sessions' 'experts' && ok
+name="profile of several sessions, JSON"
+run_it 0 "$moeflux" bench "$stories" --profile --sessions 3 --prefill 8 --decode 4 --repeat 1 --json && empty err &&
+    has out '"mode": "profile"' '"sessions": 3' '"prefill"' '"decode"' && ok
 wrong "profile and store" "--profile" "$moeflux" bench "$stories" --io --profile
 wrong "two kinds at once" "--trace" "$moeflux" bench "$stories" --io --trace x
 
