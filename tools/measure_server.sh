@@ -7,8 +7,8 @@
 # at once, on each server in turn. At the end medians, and the ratios and shares of the floor of each round by itself.
 # Last, the time to the first token of a short request while a long prompt (LONG, 4096 tokens; 0: not) is read. What was
 # measured is shown even if the script is stopped; with RESULTS=FILE it is kept there, and another run adds its rounds.
-# STREAMS ("1 4 16"), PROMPT (128), MADE (64), FLOORS (0: not measured), IDS (LOW:HIGH of token ids), SERVE_OPTIONS and LLAMA_OPTIONS may be set.
-# One server runs at a time. Needs node.
+# STREAMS ("1 4 16"), PROMPT (128), MADE (64), FLOORS (0: not measured), IDS (LOW:HIGH of token ids), SERVE_OPTIONS and
+# LLAMA_OPTIONS may be set. One server runs at a time. Needs node.
 set -eu
 [ $# -eq 2 ] || [ $# -eq 4 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 moeflux=$1 model=$2 llama=${3-} gguf=${4-}
