@@ -71,10 +71,10 @@ static mf_status measure(const char *dir, const bench_options *opt, mf_error *er
                         "--html is of prefill and decode: it excludes --io alone, --trace, --profile "
                         "and --sessions");
     if (opt->sessions) {
-        if (opt->io || opt->trace || opt->profile)
-            return mf__fail(err, MF_E_INVALID, "--sessions excludes --io alone, --trace and --profile");
+        if (opt->io || opt->trace)
+            return mf__fail(err, MF_E_INVALID, "--sessions excludes --io alone and --trace");
         if (!opt->decode) return mf__fail(err, MF_E_INVALID, "--sessions measures decoding: --decode 0 leaves nothing");
-        return bench_sessions(dir, opt, err);
+        if (!opt->profile) return bench_sessions(dir, opt, err);
     }
     if (opt->profile) return bench_profile(dir, opt, err);
     return opt->io ? bench_reads(dir, opt, err) : opt->trace ? bench_trace(dir, opt, err) : bench_eval(dir, opt, err);
@@ -111,7 +111,7 @@ int cmd_bench(int argc, char **argv) {
          .kind = OPT_INT,
          .value = &opt.sessions,
          .arg = "N",
-         .help = "decode N sessions together, and one alone beside them",
+         .help = "decode N sessions together, and one alone beside them; with --profile the N alone",
          .min = 1,
          .max = BENCH_MAX_SESSIONS},
         {.name = "json", .kind = OPT_FLAG, .value = &opt.json, .help = "print one JSON object"},
@@ -156,7 +156,8 @@ int cmd_bench(int argc, char **argv) {
                     "  moeflux bench qwen --io --io uring --direct on --repeat 3\n"
                     "  moeflux bench qwen --sessions 8 --prefill 0 --ram 6G\n"
                     "  moeflux bench qwen --trace qwen.routes --ram 8G --policy lru\n"
-                    "  moeflux bench models/stories-moe --profile\n",
+                    "  moeflux bench models/stories-moe --profile\n"
+                    "  moeflux bench models/stories-moe --profile --sessions 16\n",
     };
     const char *words[OPT_MAX_WORDS];
     opt_result r = opt_parse(&spec, argc, argv, words);

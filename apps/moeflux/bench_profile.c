@@ -124,7 +124,7 @@ static mf_status measure_ceilings(mf_model *model, const bench_options *opt, cei
 
 typedef struct phase {
     const char *name;
-    int64_t n_tokens;
+    int64_t n_tokens;            /* of each session */
     mf_profile_row ops[MAX_OPS]; /* of all layers and all runs that count */
     int n_ops;
     double seconds;
@@ -133,8 +133,9 @@ typedef struct phase {
 typedef struct job {
     const bench_options *opt;
     mf_model *model;
-    mf_session *session;
-    int32_t *ids;
+    int n; /* sessions: prompts one after the other, then decoding all of them in each pass */
+    mf_session **sessions;
+    int32_t *ids; /* [n][prefill or decode] */
     float *logits;
     ceilings top;
     phase phases[2]; /* prefill, decode */
@@ -160,13 +161,25 @@ static mf_status add_ops(mf_model *m, phase *p, mf_error *err) {
     return st;
 }
 
-static mf_status run_phase(job *j, phase *p, bool decode, mf_error *err) {
+static mf_status read_prompts(job *j, const phase *p, mf_error *err) {
     size_t n_vocab = (size_t)mf_model_info_get(j->model)->n_vocab;
+    for (int s = 0; s < j->n; s++)
+        MF__TRY(mf_eval_prompt(j->sessions[s], j->ids + s * p->n_tokens, (size_t)p->n_tokens, 0, j->logits, n_vocab,
+                               err));
+    return MF_OK;
+}
+
+static mf_status decode(job *j, const phase *p, mf_error *err) {
+    size_t n_logits = (size_t)j->n * (size_t)mf_model_info_get(j->model)->n_vocab;
+    for (int64_t i = 0; i < p->n_tokens; i++)
+        MF__TRY(mf_eval_batch(j->sessions, j->ids + i * j->n, j->n, j->logits, n_logits, err));
+    return MF_OK;
+}
+
+static mf_status run_phase(job *j, phase *p, bool decoding, mf_error *err) {
     MF__TRY(mf_profile_start(j->model, err));
     double began = app_seconds();
-    if (!decode) MF__TRY(mf_eval_prompt(j->session, j->ids, (size_t)p->n_tokens, 0, j->logits, n_vocab, err));
-    for (int64_t i = 0; decode && i < p->n_tokens; i++)
-        MF__TRY(mf_eval_token(j->session, j->ids[i], mf_memory_length(j->session), j->logits, n_vocab, err));
+    MF__TRY((decoding ? decode : read_prompts)(j, p, err));
     p->seconds += app_seconds() - began;
     mf_profile_stop(j->model);
     return add_ops(j->model, p, err);
@@ -175,7 +188,7 @@ static mf_status run_phase(job *j, phase *p, bool decode, mf_error *err) {
 /* Run 0 brings everything into memory and does not count. */
 static mf_status run_all(job *j, mf_error *err) {
     for (int64_t run = 0; run <= j->opt->repeat; run++) {
-        mf_memory_clear(j->session);
+        for (int s = 0; s < j->n; s++) mf_memory_clear(j->sessions[s]);
         for (int i = 0; i < 2; i++)
             if (j->phases[i].n_tokens) MF__TRY(run_phase(j, &j->phases[i], i == 1, err));
         for (int i = 0; i < 2 && run == 0; i++)
@@ -197,8 +210,10 @@ static int64_t ops_ns(const phase *p) {
 }
 
 static void show_phase(const job *j, const phase *p) {
-    double runs = (double)j->opt->repeat, tokens = runs * (double)p->n_tokens;
-    printf("\n%s of %lld tokens: %.3f ms a token\n", p->name, (long long)p->n_tokens, p->seconds * 1e3 / tokens);
+    double runs = (double)j->opt->repeat, tokens = runs * (double)p->n_tokens * j->n;
+    printf("\n%s of %lld tokens", p->name, (long long)p->n_tokens);
+    if (j->n > 1) printf(" in %d sessions", j->n);
+    printf(": %.3f ms a token\n", p->seconds * 1e3 / tokens);
     printf("  %-14s %9s %8s %7s %8s %9s %9s %9s\n", "op", "us/token", "of time", "runs", "GB/s", "of memory", "GFLOP/s",
            "of kernel");
     for (int i = 0; i < p->n_ops; i++) {
@@ -233,7 +248,7 @@ static void show_text(const job *j) {
 }
 
 static json_t *phase_json(const job *j, const phase *p) {
-    double tokens = (double)(j->opt->repeat * p->n_tokens);
+    double tokens = (double)(j->opt->repeat * p->n_tokens * j->n);
     json_t *ops = json_object();
     for (int i = 0; i < p->n_ops; i++) {
         const mf_profile_row *r = &p->ops[i];
@@ -250,9 +265,9 @@ static json_t *phase_json(const job *j, const phase *p) {
 
 static mf_status show_json(const job *j, mf_error *err) {
     const mf_model_info *info = mf_model_info_get(j->model);
-    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:b, s:i, s:I, s:f, s:f, s:f}", "mode", "profile", "model", info->name,
-                          "family", info->family, "backend", info->backend, "exact", j->opt->model.exact, "threads",
-                          bench_threads(j->opt), "runs", (json_int_t)j->opt->repeat, "memory_ceiling_gb_s",
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:b, s:i, s:i, s:I, s:f, s:f, s:f}", "mode", "profile", "model",
+                          info->name, "family", info->family, "backend", info->backend, "exact", j->opt->model.exact,
+                          "threads", bench_threads(j->opt), "sessions", j->n, "runs", (json_int_t)j->opt->repeat, "memory_ceiling_gb_s",
                           j->top.memory_gb_s, "product_ceiling_gflop_s", j->top.gflop_s, "region_us", j->top.region_us);
     for (int i = 0; i < 2; i++)
         if (j->phases[i].n_tokens) json_object_set_new(o, j->phases[i].name, phase_json(j, &j->phases[i]));
@@ -265,11 +280,13 @@ static mf_status run(job *j, const char *dir, mf_error *err) {
     MF__TRY(app_open(dir, &opt->model, &j->model, err));
     const mf_model_info *info = mf_model_info_get(j->model);
     app_session_options(&opt->model, &so);
-    MF__TRY(mf_session_create(j->model, &so, &j->session, err));
-    int64_t n = opt->prefill > opt->decode ? opt->prefill : opt->decode;
+    if (!so.n_ctx && opt->prefill + opt->decode < info->n_ctx) so.n_ctx = (int32_t)(opt->prefill + opt->decode);
+    int64_t n = j->n * (opt->prefill > opt->decode ? opt->prefill : opt->decode);
+    j->sessions = calloc((size_t)j->n, sizeof *j->sessions);
     j->ids = calloc((size_t)n, sizeof *j->ids);
-    j->logits = calloc((size_t)info->n_vocab, sizeof *j->logits);
-    if (!j->ids || !j->logits) return mf__fail(err, MF_E_NOMEM, "no memory for the benchmark");
+    j->logits = calloc((size_t)j->n * (size_t)info->n_vocab, sizeof *j->logits);
+    if (!j->sessions || !j->ids || !j->logits) return mf__fail(err, MF_E_NOMEM, "no memory for the benchmark");
+    for (int s = 0; s < j->n; s++) MF__TRY(mf_session_create(j->model, &so, &j->sessions[s], err));
     bench_random_ids(j->ids, n, info->n_vocab);
     if (computes_here(info->backend)) MF__TRY(measure_ceilings(j->model, opt, &j->top, err));
     MF__TRY(run_all(j, err));
@@ -280,9 +297,11 @@ static mf_status run(job *j, const char *dir, mf_error *err) {
 
 mf_status bench_profile(const char *dir, const bench_options *opt, mf_error *err) {
     job j = {.opt = opt,
+             .n = opt->sessions ? (int)opt->sessions : 1,
              .phases = {{.name = "prefill", .n_tokens = opt->prefill}, {.name = "decode", .n_tokens = opt->decode}}};
     mf_status st = run(&j, dir, err);
-    mf_session_free(j.session);
+    for (int s = 0; j.sessions && s < j.n; s++) mf_session_free(j.sessions[s]);
+    free(j.sessions);
     free(j.ids);
     free(j.logits);
     mf_model_close(j.model);

@@ -4,6 +4,7 @@ server=
 start_server() {
     start_program=$1 start_model=$2 start_log=$3
     shift 3
+    : >"$start_log" # what the one before said is not of this one
     "$start_program" serve "$start_model" --port 0 "$@" 2>"$start_log" &
     server=$!
     trap 'kill -9 "$server" 2>/dev/null || :' EXIT

@@ -91,15 +91,16 @@ static void free_turn(turn *t) {
     json_decref(t->calls);
 }
 
-static bool add_texts(job *j, json_t *texts, const json_t *content, const char *where);
+static bool add_texts(job *j, json_t *texts, const json_t *content, const char *where, bool by_tool);
 
 static bool not_text(job *j, const char *where, const char *type) {
     return job_fail(j, 400, where, NULL,
                     "%s: blocks of type '%.40s' are not supported here, as the model reads text only", where, type);
 }
 
-/* A document of text, or a search result: title and context are lines before it. */
-static bool add_document(job *j, json_t *texts, const json_t *block, const char *where) {
+/* A document of text, or a search result: title and context are lines before it. by_tool: one that is no text is
+ * replaced. */
+static bool add_document(job *j, json_t *texts, const json_t *block, const char *where, bool by_tool) {
     static const char *const heads[] = {"title", "context"};
     const json_t *source = json_object_get(block, "source");
     const json_t *content = json_object_get(json_is_object(source) ? source : block, "content");
@@ -111,21 +112,25 @@ static bool add_document(job *j, json_t *texts, const json_t *block, const char 
     }
     if (type && !strcmp(type, "text") && json_is_string(json_object_get(source, "data")))
         return !json_array_append(texts, json_object_get(source, "data"));
-    if (content) return add_texts(j, texts, content, where);
+    if (content) return add_texts(j, texts, content, where, by_tool);
+    if (by_tool && type) return !json_array_append_new(texts, left_out("document"));
     return job_fail(j, 400, where, NULL,
                     "%s: documents of source '%.40s' are not supported here, as the model reads text only", where,
                     type ? type : "none");
 }
 
-/* *known: the block's type is one of text; its texts have been added then. */
-static bool text_block(job *j, json_t *texts, const json_t *block, const char *where, bool *known_type) {
+/* *known: the block's type is one of text, or an image that a tool returned; its texts have been added then. */
+static bool text_block(job *j, json_t *texts, const json_t *block, const char *where, bool by_tool,
+                       bool *known_type) {
     const char *type = "", *text = NULL;
     if (!json_is_object(block)) return job_fail(j, 400, where, NULL, "%s: Input should be an object", where);
     if (!field_text(j, block, where, "type", &type)) return false;
     bool document = !strcmp(type, "document") || !strcmp(type, "search_result");
-    *known_type = document || !strcmp(type, "text");
+    bool image = by_tool && !strcmp(type, "image");
+    *known_type = document || image || !strcmp(type, "text");
     if (!*known_type) return true;
-    if (document) return add_document(j, texts, block, where);
+    if (image) return !json_array_append_new(texts, left_out("image"));
+    if (document) return add_document(j, texts, block, where, by_tool);
     if (!field_text(j, block, where, "text", &text)) return false;
     if (!text) return missing(j, where);
     json_array_append(texts, json_object_get(block, "text"));
@@ -133,7 +138,7 @@ static bool text_block(job *j, json_t *texts, const json_t *block, const char *w
 }
 
 /* A string, or blocks of text. */
-static bool add_texts(job *j, json_t *texts, const json_t *content, const char *where) {
+static bool add_texts(job *j, json_t *texts, const json_t *content, const char *where, bool by_tool) {
     size_t i;
     const json_t *block;
     char path[96];
@@ -143,7 +148,7 @@ static bool add_texts(job *j, json_t *texts, const json_t *content, const char *
         return job_fail(j, 400, where, NULL, "%s: Input should be a string or a list of blocks", where);
     json_array_foreach(content, i, block) {
         snprintf(path, sizeof path, "%.64s.content.%zu", where, i);
-        if (!text_block(j, texts, block, path, &known_type)) return false;
+        if (!text_block(j, texts, block, path, by_tool, &known_type)) return false;
         if (!known_type) return not_text(j, path, json_string_value(json_object_get(block, "type")));
     }
     return true;
@@ -153,10 +158,14 @@ static bool tool_result(gen *g, job *j, turn *t, const json_t *block, const char
     const char *id = json_string_value(json_object_get(block, "tool_use_id"));
     const json_t *content = json_object_get(block, "content");
     char path[160];
+    bool failed = false;
     snprintf(path, sizeof path, "%s.tool_use_id", where);
     if (!id) return missing(j, path);
+    if (!field_bool(j, block, "is_error", &failed)) return false;
     json_t *texts = json_array();
-    bool fine = flush_turn(g, j, t) && (!content || json_is_null(content) || add_texts(j, texts, content, where)) &&
+    if (failed) json_array_append_new(texts, json_string("The tool failed."));
+    bool fine = flush_turn(g, j, t) &&
+                (!content || json_is_null(content) || add_texts(j, texts, content, where, true)) &&
                 gen_message(g, j, "tool", content_of_parts(texts));
     json_decref(texts);
     if (fine) json_object_set_new(gen_last(g), "tool_call_id", json_string(id));
@@ -178,7 +187,7 @@ static bool tool_call(job *j, turn *t, const json_t *block, const char *where) {
 static bool read_block(gen *g, job *j, turn *t, const json_t *block, const char *where) {
     const char *text = NULL;
     bool by_model = !strcmp(t->role, "assistant"), by_user = !strcmp(t->role, "user"), known_type;
-    if (!text_block(j, t->texts, block, where, &known_type)) return false;
+    if (!text_block(j, t->texts, block, where, false, &known_type)) return false;
     if (known_type) {
         t->any = true;
         return true;

@@ -109,11 +109,22 @@ bool fields_unset(job *j, const json_t *body, const char *const *names, const ch
     return true;
 }
 
-/* A part's text, borrowed. */
-static bool part_text(job *j, const json_t *part, const char *where, json_t **out) {
+json_t *left_out(const char *what) {
+    return json_sprintf("[%s left out: this model reads text only]", what);
+}
+
+/* What a part is called that a tool may return and a model of text cannot read, or NULL. */
+static const char *not_text(const char *type) {
+    if (!strcmp(type, "input_image") || !strcmp(type, "image_url")) return "image";
+    return !strcmp(type, "input_file") || !strcmp(type, "file") ? "file" : NULL;
+}
+
+/* Adds a part's text. */
+static bool part_text(job *j, const json_t *part, const char *where, bool by_tool, json_t *texts) {
     const char *type = "", *text = NULL;
     if (!json_is_object(part)) return wrong_type(j, where, "an object", part);
     if (!field_text(j, part, where, "type", &type)) return false;
+    if (by_tool && not_text(type)) return !json_array_append_new(texts, left_out(not_text(type)));
     const char *key = !strcmp(type, "refusal") ? "refusal" : "text";
     if (!field_text(j, part, where, key, &text)) return false;
     bool is_text = !strcmp(type, "text") || !strcmp(type, "input_text") || !strcmp(type, "output_text") ||
@@ -122,8 +133,7 @@ static bool part_text(job *j, const json_t *part, const char *where, json_t **ou
         return job_fail(j, 400, where, "invalid_value",
                         "Invalid value at '%s': parts of type '%.40s' are not supported, as the model reads text only.",
                         where, type);
-    *out = json_object_get(part, key);
-    return true;
+    return !json_array_append(texts, json_object_get(part, key));
 }
 
 json_t *content_of_parts(json_t *texts) {
@@ -137,19 +147,18 @@ json_t *content_of_parts(json_t *texts) {
     return parts;
 }
 
-bool field_content(job *j, const json_t *content, const char *where, json_t **out) {
+bool field_content(job *j, const json_t *content, const char *where, bool by_tool, json_t **out) {
     char path[96];
     size_t i;
     const json_t *part;
-    json_t *texts = json_array(), *text = NULL;
+    json_t *texts = json_array();
     bool fine = true;
     if (json_is_string(content)) {
         json_array_append(texts, (json_t *)(uintptr_t)content);
     } else if (json_is_array(content)) {
         json_array_foreach(content, i, part) {
             snprintf(path, sizeof path, "%s[%zu]", where, i);
-            if (!(fine = part_text(j, part, path, &text))) break;
-            json_array_append(texts, text);
+            if (!(fine = part_text(j, part, path, by_tool, texts))) break;
         }
     } else if (!absent(content)) {
         fine = wrong_type(j, where, "a string or an array of parts", content);

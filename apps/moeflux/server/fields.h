@@ -22,8 +22,10 @@ bool fields_unset(job *j, const json_t *body, const char *const *names, const ch
 const char *json_kind(const json_t *value);
 
 /* Text of a message: a string, or parts of type text (input_text, output_text), as templates take them. A new
- * reference; NULL where there is no memory. */
-bool field_content(job *j, const json_t *content, const char *where, json_t **out);
+ * reference; NULL where there is no memory. by_tool: images and files are replaced, as the conversation could not go on
+ * without what a tool returned. */
+bool field_content(job *j, const json_t *content, const char *where, bool by_tool, json_t **out);
+json_t *left_out(const char *what);         /* what stands in place of an image or a file that a tool returned */
 json_t *content_of_parts(json_t *texts); /* one text: a string; several: [{"type": "text", "text"}, ...] */
 
 /* stop, stop_sequences: a string or a list of them, kept in the job. */

@@ -64,7 +64,7 @@ static bool add_message(gen *g, job *j, const json_t *m, const char *where) {
     const json_t *given = json_object_get(m, "content");
     if ((!given || json_is_null(given)) && !has_calls && strcmp(role, "assistant"))
         return job_fail(j, 400, path, "missing_required_parameter", "Missing required parameter: '%s'.", path);
-    if (!field_content(j, given, path, &content)) return false;
+    if (!field_content(j, given, path, !strcmp(role, "tool"), &content)) return false;
     if (!gen_message(g, j, !strcmp(role, "developer") ? "system" : role, content)) return false;
     json_t *message = gen_last(g);
     if (reasoning) json_object_set_new(message, "reasoning_content", json_string(reasoning));

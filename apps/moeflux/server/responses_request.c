@@ -80,7 +80,7 @@ static bool call_output(gen *g, job *j, const json_t *item, const char *where) {
     if (!id)
         return job_fail(j, 400, where, "missing_required_parameter", "Missing required parameter: '%s.call_id'.",
                         where);
-    if (!field_content(j, json_object_get(item, "output"), path, &content) || !gen_message(g, j, "tool", content))
+    if (!field_content(j, json_object_get(item, "output"), path, true, &content) || !gen_message(g, j, "tool", content))
         return false;
     json_object_set_new(gen_last(g), "tool_call_id", json_string(id));
     return true;
@@ -100,7 +100,7 @@ static bool message_item(gen *g, job *j, const json_t *item, const char *where) 
                         "Invalid value: '%.40s'. Supported values are: 'assistant', 'system', 'developer', and 'user'.",
                         role);
     snprintf(path, sizeof path, "%s.content", where);
-    return field_content(j, json_object_get(item, "content"), path, &content) &&
+    return field_content(j, json_object_get(item, "content"), path, false, &content) &&
            gen_message(g, j, !strcmp(role, "developer") ? "system" : role, content);
 }
 

@@ -394,8 +394,8 @@ typedef struct mf__cpu_block {
 
 /* What is worked through next of blocks [begin, end): one, or several where they are not decoded, so that memory is
  * read in long runs. */
-mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end,
-                               const mf__cpu_batch *x);
+void mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end, const mf__cpu_batch *x,
+                      mf__cpu_block *out);
 static inline int64_t mf__cpu_blocks(const mf__cpu_run *r, int64_t n_rows) {
     return (n_rows + r->k->lanes - 1) / r->k->lanes;
 }

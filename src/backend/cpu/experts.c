@@ -87,8 +87,8 @@ static void gate_up_blocks(void *ctx, int job, int64_t begin, int64_t end, int t
         mf__cpu_block g, u;
         x = mf__cpu_batch_at(r, &e->gate, m->form_in, m->in + e->first, at, e->n, ws);
         for (int64_t i = begin; i < end; i += g.n_blocks) {
-            u = g = mf__cpu_block_at(r, &e->gate, i, end, &x);
-            u.w = &e->up;
+            mf__cpu_block_at(r, &e->gate, i, end, &x, &g);
+            mf__cpu_block_at(r, &e->up, i, end, &x, &u);
             mf__cpu_multiply(r, &g, &x, ws, 0);
             mf__cpu_multiply(r, &u, &x, ws, 1);
             add_bias(e->b_gate, &g, x.n, gate);
@@ -115,7 +115,7 @@ static void down_blocks(void *ctx, int job, int64_t begin, int64_t end, int thre
         mf__cpu_block b;
         x = mf__cpu_batch_at(r, &e->down, m->form_mid, m->mid.vecs + e->first, at, e->n, ws);
         for (int64_t i = begin; i < end; i += b.n_blocks) {
-            b = mf__cpu_block_at(r, &e->down, i, end, &x);
+            mf__cpu_block_at(r, &e->down, i, end, &x, &b);
             mf__cpu_multiply(r, &b, &x, ws, 0);
             add_bias(e->b_down, &b, x.n, out);
             r->k->put(&(mf__cpu_put){.from = out,

@@ -48,7 +48,7 @@ static void run_blocks(void *ctx, int job, int64_t begin, int64_t end, int threa
         mf__cpu_block b;
         x = mf__cpu_batch_at(m->r, p->w, rows->form, rows->vecs, t, rows->n, ws);
         for (int64_t at = begin; at < end; at += b.n_blocks) {
-            b = mf__cpu_block_at(m->r, p->w, at, end, &x);
+            mf__cpu_block_at(m->r, p->w, at, end, &x, &b);
             mf__cpu_multiply(m->r, &b, &x, ws, 0);
             store(m->r, p, &b, t, x.n, ws->out[0]);
         }

@@ -148,13 +148,18 @@ mf__cpu_batch mf__cpu_batch_at(const mf__cpu_run *r, const mf__tensor *w, mf__cp
     return batch;
 }
 
-mf__cpu_block mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end,
-                               const mf__cpu_batch *x) {
+/* Into *out and not by value: a copy of what was just written, read in wider parts, waits for all stores before it, and
+ * those are results on their way to memory. */
+void mf__cpu_block_at(const mf__cpu_run *r, const mf__tensor *w, int64_t begin, int64_t end, const mf__cpu_batch *x,
+                      mf__cpu_block *out) {
     int64_t most = x->form.group && !tiled(x) ? MF_CPU_BATCH / x->n : 1;
     int n_blocks = (int)(most < end - begin ? most : end - begin), n_rows = n_blocks * r->k->lanes;
     int64_t row = begin * r->k->lanes, left = w->n_rows - row;
-    return (mf__cpu_block){
-        .w = w, .row = row, .n_rows = left < n_rows ? (int)left : n_rows, .n_blocks = n_blocks, .ld = n_rows};
+    out->w = w;
+    out->row = row;
+    out->n_rows = left < n_rows ? (int)left : n_rows;
+    out->n_blocks = n_blocks;
+    out->ld = n_rows;
 }
 
 void mf__cpu_multiply(const mf__cpu_run *r, const mf__cpu_block *b, const mf__cpu_batch *x, mf__cpu_workspace *ws,

@@ -66,8 +66,35 @@ test('documents of text are read, others refused', async () => {
   assert.ok((await tokens({}, [...messages, ...call])) > (await tokens({}, messages)) + 5);
   const pdf = { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: 'AAAA' } };
   await assert.rejects(ask(pdf), refused(400, "documents of source 'base64'"));
-  call[1].content[0].content = [{ type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } }];
-  await assert.rejects(tokens({}, [...messages, ...call]), refused(400, "blocks of type 'image'"));
+  await assert.rejects(ask({ type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } }), refused(400, "blocks of type 'image'"));
+});
+
+test('what a tool returned that is no text is said to be left out', async () => {
+  const returned = (more) => [...messages, { role: 'assistant', content: [{ type: 'tool_use', id: 't', name: 'x', input: {} }] },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 't', ...more }] }];
+  const count = (...content) => tokens({}, returned({ content }));
+  const say = (text) => ({ type: 'text', text }), source = { type: 'base64', media_type: 'image/png', data: 'AAAA' };
+  assert.equal(await count(say('Here:'), { type: 'image', source }), await count(say('Here:'), say('[image left out: this model reads text only]')));
+  assert.equal(await count({ type: 'document', title: 'A tale', source }), await count(say('A tale'), say('[document left out: this model reads text only]')));
+  await assert.rejects(count({ type: 'picture', source }), refused(400, "blocks of type 'picture'"));
+  const r = await anthropic.messages.create({ model, max_tokens: 2, messages: returned({ content: [{ type: 'image', source }] }) });
+  assert.equal(r.usage.output_tokens, 2);
+  // the same of OpenAI's
+  const part = (text) => ({ type: 'input_text', text }), image = { type: 'input_image', image_url: 'data:image/png;base64,AAAA' };
+  const read = async (...output) => (await openai.responses.create({ model, max_output_tokens: 2,
+    input: [{ role: 'user', content: 'Hm' }, { type: 'function_call', call_id: 'c', name: 'x', arguments: '{}' }, { type: 'function_call_output', call_id: 'c', output }] })).usage.input_tokens;
+  assert.equal(await read(part('Here:'), image), await read(part('Here:'), part('[image left out: this model reads text only]')));
+  await assert.rejects(openai.responses.create({ model, input: [{ role: 'user', content: [image] }] }), refused(400, "parts of type 'input_image'"));
+});
+
+test('a tool that failed is said to have', async () => {
+  const count = (more) => tokens({}, [...messages, { role: 'assistant', content: [{ type: 'tool_use', id: 't', name: 'x', input: {} }] },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 't', ...more }] }]);
+  const say = (...texts) => ({ content: texts.map((text) => ({ type: 'text', text })) });
+  assert.equal(await count({ ...say('no such file'), is_error: true }), await count(say('The tool failed.', 'no such file')));
+  assert.equal(await count({ is_error: true }), await count(say('The tool failed.')));
+  assert.equal(await count({ ...say('fine'), is_error: false }), await count(say('fine')));
+  await assert.rejects(count({ ...say('fine'), is_error: 'yes' }), refused(400, 'is_error'));
 });
 
 test('the tool runner goes on where no threads are stored', async () => {
