@@ -32,7 +32,7 @@ run_it 0 "$moeflux" bench "$stories" --prefill 0 --decode 12 --repeat 1 --json -
 name="the share of the drive is that of the two measurements around a run"
 run_it 0 "$moeflux" bench "$stories" --prefill 0 --decode 12 --repeat 1 --json --most-experts 128 --io pread &&
     has out '"prefill_drive_share": null' && holds "$(value drive_share) > 0" &&
-    holds "($(value drive_share) / ($(value disk_floor_s_per_token) * $(value decode_tok_s)) - 1) ^ 2 < 1e-12" && ok
+    holds "($(value drive_share) / ($(value disk_floor_s_per_token) * $(value decode_tok_s)) - 1) ^ 2 < 1e-10" && ok
 
 name="the store alone"
 run_it 0 "$moeflux" bench "$stories" --io --repeat 1 && empty err && has out "random experts of 27648 bytes" "s/GB" && ok
