@@ -144,9 +144,9 @@ typedef struct mf_elsewhere {
     void *user;
 } mf_elsewhere;
 
-/* Told how far opening is while it reads weights into the host's memory, which takes seconds where they are large: bytes
- * so far, of all. A backend with memory of its own takes them there without a word. On the calling thread; no function
- * of this header may be called from it. */
+/* Told how far opening is while it reads weights into the host's memory, which takes seconds where they are large:
+ * bytes so far, of all. A backend with memory of its own takes them there without a word. On the calling thread; no
+ * function of this header may be called from it. */
 typedef struct mf_open_sink {
     void (*fn)(void *user, int64_t done, int64_t total); /* NULL: nobody asks */
     void *user;
@@ -734,10 +734,17 @@ void mf_reply_result_get(const mf_reply *reply, mf_reply_result *out);
 #define MF_LATENCY_BUCKETS 20
 #define MF_LATENCY_FIRST_US 16 /* bucket 0 is below this, each following one below twice the one before */
 
-enum { MF_PREDICTOR_LAST_TOKEN, MF_PREDICTOR_NEXT_ROUTER, MF_PREDICTOR_EARLY_ROUTER, MF_PREDICTORS };
+enum {
+    MF_PREDICTOR_LAST_TOKEN,
+    MF_PREDICTOR_NEXT_ROUTER,
+    MF_PREDICTOR_EARLY_ROUTER,
+    MF_PREDICTOR_SECOND_ROUTER,
+    MF_PREDICTORS
+};
 
 /* One predictor: the same layer's experts of the token before; the next layer's router on this layer's output; the same
- * one layer's time earlier, on this layer's residual before its experts are added. */
+ * one layer's time earlier, on this layer's residual before its experts are added; the router of the layer after next
+ * on this layer's output. */
 typedef struct mf_predictor_stats {
     int64_t wanted;   /* experts wanted in turns it had spoken about */
     int64_t foretold; /* experts it had named for them */

@@ -19,7 +19,7 @@
 
 /* One half of a run: all prompts, or all decoded tokens. Sums over the runs that count. */
 typedef struct phase {
-    int64_t n_tokens; /* of one run */
+    int64_t n_tokens;          /* of one run */
     series speed, drive_share; /* the latter of what the drive around each run allowed */
     double seconds, cold_speed;
     int64_t wanted, hits, bytes_read, stall_ns, busy_ns;
@@ -233,6 +233,7 @@ static void phase_json(json_t *o, const char *prefix, const phase *p) {
                                         "stall_last_token",
                                         "stall_next_router",
                                         "stall_early_router",
+                                        "stall_second_router",
                                         "stall_unforetold",
                                         "time_s"};
     double runs = p->speed.n ? p->speed.n : 1;
@@ -245,6 +246,7 @@ static void phase_json(json_t *o, const char *prefix, const phase *p) {
                        waited_for(p, MF_PREDICTOR_LAST_TOKEN),
                        waited_for(p, MF_PREDICTOR_NEXT_ROUTER),
                        waited_for(p, MF_PREDICTOR_EARLY_ROUTER),
+                       waited_for(p, MF_PREDICTOR_SECOND_ROUTER),
                        waited_for(p, -1),
                        p->seconds / runs};
     for (size_t i = 0; i < MF__COUNT(names); i++) {
@@ -255,7 +257,7 @@ static void phase_json(json_t *o, const char *prefix, const phase *p) {
 }
 
 static json_t *predictors_json(const mf_stats *s) {
-    static const char *const names[MF_PREDICTORS] = {"last_token", "next_router", "early_router"};
+    static const char *const names[MF_PREDICTORS] = {"last_token", "next_router", "early_router", "second_router"};
     json_t *list = json_object();
     for (int i = 0; i < MF_PREDICTORS; i++) {
         const mf_predictor_stats *p = &s->predictors[i];
@@ -330,9 +332,10 @@ static void show_phase(bench *b, const char *name, phase *p) {
     if (p->stall_ns)
         printf(
             "%s: waited for experts that were foretold too late, by the token before %.0f %%, the next router %.0f %%, "
-            "the same early %.0f %%; that nobody foretold %.0f %%\n",
+            "the same early %.0f %%, the one after it %.0f %%; that nobody foretold %.0f %%\n",
             name, 100 * waited_for(p, MF_PREDICTOR_LAST_TOKEN), 100 * waited_for(p, MF_PREDICTOR_NEXT_ROUTER),
-            100 * waited_for(p, MF_PREDICTOR_EARLY_ROUTER), 100 * waited_for(p, -1));
+            100 * waited_for(p, MF_PREDICTOR_EARLY_ROUTER), 100 * waited_for(p, MF_PREDICTOR_SECOND_ROUTER),
+            100 * waited_for(p, -1));
 }
 
 static void show_ranks(const phase *p) {

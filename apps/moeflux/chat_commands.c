@@ -167,6 +167,7 @@ static void cmd_stats(chat *c, const char *arg) {
     say_predictor(c, "the token before", &s.predictors[MF_PREDICTOR_LAST_TOKEN]);
     say_predictor(c, "the next router", &s.predictors[MF_PREDICTOR_NEXT_ROUTER]);
     say_predictor(c, "the next router, early", &s.predictors[MF_PREDICTOR_EARLY_ROUTER]);
+    say_predictor(c, "the router after it", &s.predictors[MF_PREDICTOR_SECOND_ROUTER]);
 }
 
 /* The oldest turns: room in a context that is full. */

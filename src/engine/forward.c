@@ -133,7 +133,7 @@ static int collect_ahead(mf_model *m, int32_t n_rows) {
 static bool wants_hints(mf_model *m, mf__predictor who) {
     bool full = mf__store_wants_hints(m->store, who);
     bool small = m->lossy && m->lossy->store && mf__store_wants_hints(m->lossy->store, who);
-    if (m->elsewhere.begin && who == MF_PREDICT_EARLY) return false; /* others are told once */
+    if (m->elsewhere.begin && who != MF_PREDICT_ROUTER) return false; /* others are told once */
     return full || small || mf__elsewhere_wants_hints(m);
 }
 
@@ -153,6 +153,14 @@ static mf_status look_ahead(const mf__pass *pass, mf__predictor who, int layer, 
     if (m->lossy && all_decode) return mf__lossy_look_ahead(m, who, layer, n, err);
     mf__store_hint(m->store, who, layer, ws->ahead, mf__elsewhere_hint(m, layer, ws->ahead, collect_ahead(m, n)));
     return MF_OK;
+}
+
+/* Behind a layer: the next one's router, and where rows decode also that of the layer after it, so that the drive has
+ * work while the next layer is computed. */
+static mf_status look_behind(const mf__pass *pass, int layer, int32_t n, mf_error *err) {
+    MF__TRY(look_ahead(pass, MF_PREDICT_ROUTER, layer + 1, n, err));
+    if (pass->n != pass->n_rows) return MF_OK;
+    return look_ahead(pass, MF_PREDICT_SECOND, layer + 2, n, err);
 }
 
 /* One graph of the layer's feed-forward part, over all rows that go through. */
@@ -271,7 +279,7 @@ static mf_status run_moe(const mf__pass *pass, int layer, const mf__rows *rows, 
     mf_status st = run_turn(pass, layer, rows, n_wanted, k->shared, err);
     MF__TRY(mf__elsewhere_finish(m, st, err));
     MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, k->combine, rows, NULL, err));
-    return look_ahead(pass, MF_PREDICT_ROUTER, layer + 1, rows->n_rows, err);
+    return look_behind(pass, layer, rows->n_rows, err);
 }
 
 /* A feed-forward without experts, while which the drive may fetch those of the next layer. */
@@ -279,7 +287,7 @@ static mf_status run_dense(const mf__pass *pass, int layer, const mf__rows *rows
     const mf__graph *g = kind_of(pass->model, layer)->combine;
     if (!pass->whole) MF__TRY(look_ahead(pass, MF_PREDICT_EARLY, layer + 1, rows->n_rows, err));
     MF__TRY(push_rows(pass, layer, MF_GRAPH_COMBINE, g, rows, NULL, err));
-    return pass->whole ? MF_OK : look_ahead(pass, MF_PREDICT_ROUTER, layer + 1, rows->n_rows, err);
+    return pass->whole ? MF_OK : look_behind(pass, layer, rows->n_rows, err);
 }
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */

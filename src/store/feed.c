@@ -1,7 +1,8 @@
 /* The feed: which read is next. Demands in the order they came. Guesses of a predictor that is nearly always right go
- * behind the last demand, so that the drive never runs dry; those of others only while no demand is waiting or under
- * way, and few at a time, so that a demand that comes meanwhile waits for little. Where all experts fit, a drive that
- * nobody needs brings in what was never asked for, so that a model that fits soon reads nothing any more. */
+ * behind the last demand, so that the drive never runs dry, but no more than keep it busy; those of others only while
+ * no demand is waiting or under way, and few at a time, so that a demand that comes meanwhile waits for little. Where
+ * all experts fit, a drive that nobody needs brings in what was never asked for, so that a model that fits soon reads
+ * nothing any more. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -169,8 +170,9 @@ void mf__store_own(mf__store *s, const bool *own) {
 static bool may_guess(const mf__store *s, int who) {
     mf__lane *lane = s->lane;
     if (atomic_load(&lane->waiting)) return false;
-    if (who >= 0 && s->tracks[who].sure) return true;
-    return atomic_load(&lane->in_flight[0]) == 0 && atomic_load(&lane->in_flight[1]) < s->guess_depth;
+    int demands = atomic_load(&lane->in_flight[0]), guesses = atomic_load(&lane->in_flight[1]);
+    if (who >= 0 && s->tracks[who].sure) return demands + guesses < s->sure_depth;
+    return demands == 0 && guesses < s->guess_depth;
 }
 
 static int32_t choose_slot(mf__store *s) {

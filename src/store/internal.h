@@ -171,6 +171,7 @@ struct mf__store {
     mf__key *logical_keys; /* [n_keys], the first n_logical are valid */
     int n_logical;
     uint8_t *logical_now; /* [n_experts] scratch: wanted by the turn that begins */
+    float *chances;       /* [n_keys] scratch */
 
     /* whole: all experts in memory */
     const void **whole; /* [n_keys] where they are; NULL for layers without */
@@ -193,6 +194,7 @@ struct mf__store {
     int in_flight[2];   /* reads: for demands, for guesses */
     int depth;          /* reads in flight at most */
     int guess_depth;    /* ... of guesses */
+    int sure_depth;     /* ... of anything, for a guess that is sure to begin behind them */
     int n_takers;       /* threads that take reads of a layer together */
     mf__guess *guesses; /* ring */
     int guess_cap, guess_head, n_guesses;

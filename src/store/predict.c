@@ -1,9 +1,10 @@
 /* Predictions: what may be wanted soon, and whether it pays to listen.
  *
- * Three predictors: what the pass before wanted of the layer (said here), and the layer's router applied to the
- * residual as the layer before leaves it, or as it is before that layer's experts are added (both said by whoever runs
- * them). All name experts for all rows that decode, one or a batch. The later the better: the early one keeps the drive
- * busy while the layer before is waited for, and what it said and was not begun is dropped when the later one speaks.
+ * Four predictors: what the pass before wanted of the layer (said here), and the layer's router applied to the residual
+ * as the layer before leaves it, as it is before that layer's experts are added, or as the layer before that leaves it
+ * (all said by whoever runs them). All name experts for all rows that decode, one or a batch. The later the better: the
+ * earlier ones keep the drive busy while the layer before is waited for or computed, and what they said and was not
+ * begun is dropped when a later one speaks.
  *
  * A guess waits in a ring until the feed has nothing better to do; it takes a slot only when its read starts. What is
  * said about a layer ends with the layer's next turn. A predictor whose reads are mostly useless is sent to rest, each
@@ -181,6 +182,7 @@ void mf__predict_hint(mf__store *s, int who, int layer, const int32_t *ids, int 
     if (who == MF_PREDICT_LAST && s->turns_since_router <= 2 && layer != s->first_layer) listen = false;
     withdraw(s, layer, who);
     if (who == MF_PREDICT_ROUTER && listen) withdraw(s, layer, MF_PREDICT_EARLY);
+    if ((who == MF_PREDICT_ROUTER || who == MF_PREDICT_EARLY) && listen) withdraw(s, layer, MF_PREDICT_SECOND);
     unsay(s, layer, (uint8_t)(1 << who));
     s->spoke[layer] |= (uint8_t)(1 << who);
     for (int i = 0; i < n; i++) {

@@ -27,7 +27,13 @@ typedef struct mf__store mf__store;
 typedef struct mf__turn mf__turn;
 
 /* Who foretold an expert. */
-typedef enum mf__predictor { MF_PREDICT_LAST, MF_PREDICT_ROUTER, MF_PREDICT_EARLY, MF_PREDICT_COUNT } mf__predictor;
+typedef enum mf__predictor {
+    MF_PREDICT_LAST,
+    MF_PREDICT_ROUTER,
+    MF_PREDICT_EARLY,
+    MF_PREDICT_SECOND,
+    MF_PREDICT_COUNT
+} mf__predictor;
 
 /* Where slots lie, if not in an arena of the store's own: memory of a device, or pinned memory. Taken in slabs of some
  * slots each as they are first used, 64 MB or 16 slots at most; given back when a budget that shrank no longer has room
@@ -167,6 +173,9 @@ void mf__store_forget(mf__store *store);                         /* drops all pr
  * say). Both depend on the turns so far and on nothing else. True when it is full; false, too, for a store that has
  * none. */
 bool mf__store_logical(mf__store *store, int layer, uint8_t *resident, float *chance);
+/* How likely the least likely expert is wanted, if the logical cache had the likeliest of all layers: whatever is less
+ * likely will not stay. 0 for a store that has none, and where the policy does not say. */
+float mf__store_logical_least(mf__store *store);
 
 void mf__store_stats_get(mf__store *store, mf_stats *out);
 void mf__turn_stats_get(const mf__turn *turn, mf_stats *out); /* what this turn object asked for */

@@ -262,11 +262,15 @@ static void take_the_rest(mf__turn *t) {
     mf__turn_end(t);
 }
 
-static int guesses_under_way(mf__store *s) {
+static int reads_under_way(mf__store *s, bool guesses) {
     pthread_mutex_lock(&s->lock);
-    int n = s->in_flight[1];
+    int n = s->in_flight[guesses];
     pthread_mutex_unlock(&s->lock);
     return n;
+}
+
+static int guesses_under_way(mf__store *s) {
+    return reads_under_way(s, true);
 }
 
 /* What a predictor says that is nearly always right is read behind the last demand, before the drive runs dry; what
@@ -303,6 +307,82 @@ static void sure_guesses_follow_demands(void **state) {
         mf__turn_free(t);
         mf__store_close(s);
     }
+    expert_files_remove(&f);
+}
+
+/* Where reads are large a few of them keep the drive busy: guesses that are sure go no further, or what is wanted now
+ * would share the drive with them. Demands do. */
+static void sure_guesses_leave_the_drive_to_demands(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "large", 2, 24, MB, MB));
+    atomic_int hold = 1;
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_ON;
+    c.n_io_threads = 16;
+    c.fault = held_up;
+    c.fault_user = &hold;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t ids[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    s->tracks[MF_PREDICT_EARLY].sure = true;
+    mf__store_hint(s, MF_PREDICT_EARLY, 1, ids, 12);
+    for (int i = 0; guesses_under_way(s) < 4 && i < 60000; i++) usleep(1000);
+    usleep(20000);
+    assert_int_equal(guesses_under_way(s), 4); /* MB each */
+    assert_int_equal(mf__turn_begin(t, 0, ids, NULL, 12, 1, NULL), MF_OK);
+    for (int i = 0; reads_under_way(s, false) < 12 && i < 60000; i++) usleep(1000);
+    assert_int_equal(reads_under_way(s, false), 12);
+    assert_int_equal(guesses_under_way(s), 4);
+    check(s);
+    atomic_store(&hold, 0);
+    take_the_rest(t);
+    wait_idle(s);
+    turn_all(t, &f, 1, ids, 12);
+    mf__turn_free(t);
+    mf__store_close(s);
+    expert_files_remove(&f);
+}
+
+/* What is foretold two layers ahead is read where the drive has nothing else to do; voices that speak later replace it.
+ */
+static void the_second_router_keeps_the_drive_busy(void **state) {
+    (void)state;
+    expert_files f;
+    assert_true(expert_files_make(&f, "second", 4, 16, 8192, 8192));
+    mf__store_config c = config_of(&f);
+    c.prefetch = MF_SWITCH_ON;
+    mf__store *s = open_store(&c);
+    mf__turn *t = new_turn(s);
+    int32_t now[2] = {1, 2}, second[4] = {3, 4, 5, 6}, early[2] = {6, 7};
+    mf_stats st;
+    turn_all(t, &f, 0, now, 2);
+    mf__store_hint(s, MF_PREDICT_SECOND, 2, second, 4);
+    wait_idle(s);
+    turn_all(t, &f, 1, now, 2);
+    turn_all(t, &f, 2, second, 4);
+    mf__store_stats_get(s, &st);
+    assert_int_equal(st.predictors[MF_PREDICTOR_SECOND_ROUTER].read, 4);
+    assert_int_equal(st.predictors[MF_PREDICTOR_SECOND_ROUTER].right, 4);
+    assert_int_equal(st.predictors[MF_PREDICTOR_SECOND_ROUTER].useful, 4);
+    pthread_mutex_lock(&s->lock); /* nothing begins meanwhile */
+    int32_t none = s->limit;
+    s->limit = 0;
+    mf__predict_hint(s, MF_PREDICT_SECOND, 3, second, 4);
+    mf__predict_hint(s, MF_PREDICT_EARLY, 3, early, 2);
+    int n[MF_PREDICT_COUNT] = {0};
+    for (int i = 0; i < s->n_guesses; i++) {
+        const mf__guess *g = &s->guesses[(s->guess_head + i) % s->guess_cap];
+        if (g->key >= 0) n[g->who]++;
+    }
+    s->limit = none;
+    pthread_mutex_unlock(&s->lock);
+    assert_int_equal(n[MF_PREDICT_SECOND], 0);
+    assert_int_equal(n[MF_PREDICT_EARLY], 2);
+    wait_idle(s);
+    check(s);
+    mf__turn_free(t);
+    mf__store_close(s);
     expert_files_remove(&f);
 }
 
@@ -648,6 +728,8 @@ int main(void) {
         cmocka_unit_test(asking_costs_little),
         cmocka_unit_test(sure_guesses_follow_demands),
         cmocka_unit_test(the_later_router_knows_better),
+        cmocka_unit_test(sure_guesses_leave_the_drive_to_demands),
+        cmocka_unit_test(the_second_router_keeps_the_drive_busy),
         cmocka_unit_test(stores_beside_each_other_share_the_drive),
         cmocka_unit_test(stores_beside_each_other_ask_once),
         cmocka_unit_test(a_store_that_closes_is_not_woken),
