@@ -205,6 +205,18 @@ void mf__lossy_stats_add(mf__lossy *x, mf_stats *out) {
     out->cache_bytes += s.cache_bytes;
     out->budget += s.budget;
     out->busy_ns += s.busy_ns;
+    for (int i = 0; i < MF_PREDICTORS; i++) {
+        mf_predictor_stats *sum = &out->predictors[i];
+        const mf_predictor_stats *p = &s.predictors[i];
+        sum->wanted += p->wanted;
+        sum->foretold += p->foretold;
+        sum->right += p->right;
+        sum->read += p->read;
+        sum->useful += p->useful;
+        sum->late += p->late;
+        sum->useless += p->useless;
+        sum->stall_ns += p->stall_ns;
+    }
 }
 
 void mf__lossy_stats_reset(mf__lossy *x) {
