@@ -117,9 +117,10 @@ static bool skip(choice *c, int32_t k) {
     return true;
 }
 
-/* Likely to be wanted again soon: once read, it stays and is of use. */
+/* Likely to be wanted again soon: once read, it stays and is of use. Where small copies have most of the memory many
+ * are, and only the likeliest of them stay. */
 static bool is_hot(const mf__lossy *x, int32_t e) {
-    return x->opt.promote > 0 && x->chance[e] >= x->opt.promote;
+    return x->opt.promote > 0 && x->chance[e] >= x->opt.promote && x->chance[e] >= x->least;
 }
 
 /* Its small copy is there, or will be for a row before. */
@@ -235,6 +236,7 @@ void mf__lossy_begin_pass(mf__pass *pass) {
     memset(x->changed, 0, sizeof x->changed);
     for (int i = 0; i < pass->n; i++) n_single += pass->parts[i].n_rows == 1;
     if (x->turn) mf__turn_decode_set(x->turn, n_single);
+    if (x->opt.promote > 0 && n_single) x->least = mf__store_logical_least(pass->model->store);
 }
 
 /* What is in memory, as far as choices may know; false: not all of it is in use yet. */

@@ -9,9 +9,10 @@
  *   full      read, as always
  *
  * The first choices of a row are left alone, and those that the policy expects to be wanted again soon: reading them
- * pays (mf_lossy.promote). So are rows of prompts, and all rows until the cache is full: what is read then stays.
- * Decisions depend on scores and on the logical cache, never on the time that reads take: the same tokens from the same
- * state of the cache give the same text. In a batch, a row sees what the rows before it have read.
+ * pays (mf_lossy.promote), if there is room for them to stay until then. So are rows of prompts, and all rows until the
+ * cache is full: what is read then stays. Decisions depend on scores and on the logical cache, never on the time that
+ * reads take: the same tokens from the same state of the cache give the same text. In a batch, a row sees what the rows
+ * before it have read.
  *
  * The same decisions are made for routers that look ahead, so that what is read ahead is what will be wanted.
  *
@@ -37,6 +38,7 @@ struct mf__lossy {
     float *chance;            /* [n_experts] */
     float *scores;            /* [n_experts] the router's logits of one row */
     float *shares;            /* [top_k] of one row */
+    float least;              /* the chance that an expert needs to stay once it is read */
     double *last;             /* [n_layers] the mean share of a row's last choice, a part of 1 ... */
     int32_t *n_last;          /* [n_layers] ... over so many rows, LAST_ROWS at most */
     int32_t *wanted, *counts; /* [n_experts] small copies that this layer wants ... */

@@ -24,7 +24,8 @@ mf_status mf__logical_create(mf__store *s, mf_error *err) {
     s->logical = mf__table(s, (size_t)s->n_keys, sizeof *s->logical);
     s->logical_keys = mf__table(s, (size_t)s->n_keys, sizeof *s->logical_keys);
     s->logical_now = mf__table(s, (size_t)s->n_experts, sizeof *s->logical_now);
-    if (!s->logical || !s->logical_keys || !s->logical_now)
+    s->chances = mf__table(s, (size_t)s->n_keys, sizeof *s->chances);
+    if (!s->logical || !s->logical_keys || !s->logical_now || !s->chances)
         return mf__fail(err, MF_E_NOMEM, "no memory for the logical cache of %d experts", s->n_keys);
     for (int i = 0; i < s->n_keys; i++) s->logical[i] = -1;
     return MF_OK;
@@ -34,6 +35,7 @@ void mf__logical_free(mf__store *s) {
     free(s->logical);
     free(s->logical_keys);
     free(s->logical_now);
+    free(s->chances);
 }
 
 /* Where everything fits nothing is kept back. */
@@ -111,4 +113,21 @@ bool mf__store_logical(mf__store *s, int layer, uint8_t *resident, float *chance
     }
     pthread_mutex_unlock(&s->lock);
     return full;
+}
+
+static int likeliest_first(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+float mf__store_logical_least(mf__store *s) {
+    const mf__policy *p = s->ranking.policy;
+    if (!s->logical || !p->chance) return 0;
+    pthread_mutex_lock(&s->lock);
+    int n = room(s);
+    for (mf__key key = 0; key < s->n_keys; key++) s->chances[key] = p->chance(s->ranking.state, key);
+    qsort(s->chances, (size_t)s->n_keys, sizeof *s->chances, likeliest_first);
+    float least = s->chances[n < s->n_keys ? n - 1 : s->n_keys - 1];
+    pthread_mutex_unlock(&s->lock);
+    return least;
 }

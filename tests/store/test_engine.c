@@ -193,6 +193,47 @@ static void lossy_results_do_not_depend_on_reads(void **state) {
     assert_int_equal(st.lossy_experts, 0);
 }
 
+/* Where hardly any memory is left for the experts themselves, promote brings in those that stay, not one after the
+ * other that it would have to read again. */
+static void promoted_experts_stay(void **state) {
+    mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_OFF);
+    float logits[TINY_VOCAB];
+    mf_stats st;
+    opt.lossy = (mf_lossy){.small = 2, .small_ram = 0.9, .promote = 0.15};
+    opt.most_experts = 20; /* two in full, and copies of all the others */
+    mf_model *m = open_with(*state, &opt);
+    mf_session *s = tiny_session(m, 128, 16);
+    tiny_eval(s, N_PROMPT, logits);
+    for (int i = 0; i < 64; i++) {
+        if (i == 24) mf_model_stats_reset(m);
+        tiny_eval(s, 1, logits);
+    }
+    mf_model_stats_get(m, &st);
+    int64_t all = st.lossy_experts * m->layout.bytes;
+    if (st.bytes_read > all / 8) fail_msg("%lld bytes read for %lld", (long long)st.bytes_read, (long long)all);
+    mf_session_free(s);
+    mf_model_close(m);
+}
+
+/* What is read ahead of small copies, and waited for, is told by who foretold it. */
+static void small_copies_have_their_predictors(void **state) {
+    mf_model_options opt = options(MF_IO_PREAD, MF_SWITCH_AUTO, MF_SWITCH_ON);
+    float logits[N_DECODE + 1][TINY_VOCAB];
+    mf_stats all, full, small;
+    opt.lossy = (mf_lossy){.small = 2, .small_ram = 0.5};
+    opt.most_experts = 12;
+    mf_model *m = open_with(*state, &opt);
+    for (int i = 0; i < 3; i++) evaluate(m, logits);
+    mf__store_stats_get(m->store, &full);
+    mf__store_stats_get(m->lossy->store, &small);
+    mf_model_stats_get(m, &all);
+    const int who = MF_PREDICTOR_NEXT_ROUTER;
+    assert_true(small.predictors[who].wanted > 0);
+    assert_int_equal(all.predictors[who].wanted, full.predictors[who].wanted + small.predictors[who].wanted);
+    assert_int_equal(all.predictors[who].right, full.predictors[who].right + small.predictors[who].right);
+    mf_model_close(m);
+}
+
 /* Decodes until small copies serve some of a layer's experts; the session's is the model's reading. */
 static void decode_small(mf_model *m) {
     mf_stats of_session, of_model;
@@ -696,8 +737,9 @@ int main(int argc, char **argv) {
     tiny_checkpoint = argv[1];
     tiny_also_bits = 2;
     const struct CMUnitTest same[] = {
-        cmocka_unit_test(same_logits_by_every_way), cmocka_unit_test(same_logits_with_little_memory),
-        cmocka_unit_test(forgetting_changes_no_logits), cmocka_unit_test(lossy_results_do_not_depend_on_reads)};
+        cmocka_unit_test(same_logits_by_every_way),     cmocka_unit_test(same_logits_with_little_memory),
+        cmocka_unit_test(forgetting_changes_no_logits), cmocka_unit_test(lossy_results_do_not_depend_on_reads),
+        cmocka_unit_test(promoted_experts_stay),        cmocka_unit_test(small_copies_have_their_predictors)};
     const struct CMUnitTest rest[] = {
         cmocka_unit_test(lossy_settings_are_checked),
         cmocka_unit_test(experts_for_others_are_never_lossy),
