@@ -169,7 +169,7 @@ typedef struct mf_lossy {
     double skip;    /* experts with a share below this are left out, and the others' shares grow; 0: none */
     double small;   /* those with a share below this are served from the small copies (convert --also); above 1: all */
     double promote; /* none of these with experts that the policy expects the next token to want with at least this
-                     * chance: they are read, and stay; 0: no such limit */
+                     * chance: they are read, and stay, if there is room for them; 0: no such limit */
     double small_ram; /* the part of the experts' memory that is for small copies; 0: a quarter */
     int protect;      /* first choices of a row that are none of these */
     int most;         /* experts of one token, over all layers, that are replaced or left out at most; 0: no limit */

@@ -18,6 +18,7 @@
 
 #define PIECE 1024     /* tokens that are read from an empty context */
 #define MIN_TOKENS 256 /* fewer say nothing */
+#define ENOUGH_TOKENS 16384
 #define MAX_TOKEN_BYTES 64
 
 typedef struct reading {
@@ -29,7 +30,8 @@ typedef struct reading {
     mf__hash hash;
     progress bar;
     int64_t piece;
-    mf_status status; /* of what the probe does */
+    int64_t n_documents; /* of which some was read */
+    mf_status status;    /* of what the probe does */
     mf_error error;
     int64_t at, n; /* rows of the pass at hand; tokens that were counted are before it */
 } reading;
@@ -91,6 +93,7 @@ static mf_status read_text(reading *r, const char *text, size_t size, mf_error *
             for (doc_size = most; doc_size && ((unsigned char)doc[doc_size] & 0xc0) == 0x80;) doc_size--;
         MF__TRY(mf__tokenizer_encode(r->tok, doc, doc_size, false, &ids, &n, err));
         mf_status st = read_pieces(r, ids, (int64_t)n, err);
+        r->n_documents += n > 0;
         free(ids);
         MF__TRY(st);
     }
@@ -99,6 +102,16 @@ static mf_status read_text(reading *r, const char *text, size_t size, mf_error *
     if (mf__sample_tokens(r->sample) >= MIN_TOKENS) return MF_OK;
     return mf__fail(err, MF_E_FORMAT, "%s has %lld tokens; a calibration needs %d or more, and better 16K",
                     r->opt->text, (long long)mf__sample_tokens(r->sample), MIN_TOKENS);
+}
+
+/* What calibrates to little of what there is to read: other text is better served by none, or by several. */
+static void warn(const reading *r) {
+    int64_t n = mf__sample_tokens(r->sample);
+    if (n < ENOUGH_TOKENS && n < r->opt->n_tokens)
+        app_say("%s has only %lld tokens; a calibration is better with 16K or more", r->opt->text, (long long)n);
+    if (r->n_documents == 1)
+        app_say("the calibration read one document only; passages of several, between lines that read <|endoftext|>, "
+                "fit other text better");
 }
 
 /* ---- the model ---------------------------------------------------------------------------------------------------- */
@@ -134,6 +147,7 @@ static mf_status read_with(const char *dir, const char *folder, const mf__map *t
     mf_status st = open_reader(r, dir, folder, err);
     if (st == MF_OK) st = read_text(r, (const char *)text->data, text->size, err);
     progress_end(&r->bar);
+    if (st == MF_OK) warn(r);
     if (st == MF_OK)
         app_note("calibrated on %lld tokens of %s in %.1f s", (long long)mf__sample_tokens(r->sample), r->opt->text,
                  app_seconds() - r->bar.start);

@@ -4,7 +4,8 @@
 # One more argument: MAKE_CHECKPOINT.
 . "$(dirname "$0")/lib.sh"
 "$6" source tiny 1 7 || exit 1
-seq 3000 >text.txt
+seq 3000 | sed '50~50a<|endoftext|>' >text.txt # documents of fifty lines
+seq 300 >one.txt
 calibrate() { # DIR OPTION...: from source
     to=$1
     shift
@@ -21,6 +22,9 @@ name="the same bytes again, with two threads" && calibrate again --calibrate tex
 rm -rf again
 name="by a model that is there" && run_it 0 "$moeflux" convert source eight -q --bits 8 &&
     calibrate again --calibrate text.txt --calibrate-with eight && diff -r first again && ok
+rm -rf again
+name="one short document is little" && run_it 0 "$moeflux" convert source again -q --experts 3 --calibrate one.txt &&
+    has err "one.txt has only " "is better with 16K" "one document only" && ok
 rm -rf again
 calibration() { sed -n 's/.*"calibration": "\(.*\)".*/\1/p' "$1/conversion.json"; }
 name="by another reader: another calibration" && run_it 0 "$moeflux" convert source three -q --bits 3 &&
