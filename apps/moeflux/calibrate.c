@@ -108,10 +108,10 @@ static mf_status read_text(reading *r, const char *text, size_t size, mf_error *
 static void warn(const reading *r) {
     int64_t n = mf__sample_tokens(r->sample);
     if (n < ENOUGH_TOKENS && n < r->opt->n_tokens)
-        app_say("%s has only %lld tokens; a calibration is better with 16K or more", r->opt->text, (long long)n);
+        app_note("%s has only %lld tokens; a calibration is better with 16K or more", r->opt->text, (long long)n);
     if (r->n_documents == 1)
-        app_say("the calibration read one document only; passages of several, between lines that read <|endoftext|>, "
-                "fit other text better");
+        app_note("the calibration read one document only; passages of several, between lines that read <|endoftext|>, "
+                 "fit other text better");
 }
 
 /* ---- the model ---------------------------------------------------------------------------------------------------- */

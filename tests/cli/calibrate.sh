@@ -23,7 +23,7 @@ rm -rf again
 name="by a model that is there" && run_it 0 "$moeflux" convert source eight -q --bits 8 &&
     calibrate again --calibrate text.txt --calibrate-with eight && diff -r first again && ok
 rm -rf again
-name="one short document is little" && run_it 0 "$moeflux" convert source again -q --experts 3 --calibrate one.txt &&
+name="one short document is little" && run_it 0 "$moeflux" convert source again --experts 3 --calibrate one.txt &&
     has err "one.txt has only " "is better with 16K" "one document only" && ok
 rm -rf again
 calibration() { sed -n 's/.*"calibration": "\(.*\)".*/\1/p' "$1/conversion.json"; }
