@@ -92,16 +92,6 @@ static __device__ __forceinline__ void load_if(bool there, float2 *to, const flo
                  : "+f"(to->x), "+f"(to->y)
                  : "l"(from), "r"((int)there));
 }
-static __device__ __forceinline__ void load_if(bool there, uint32_t *to, const uint32_t *from) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.cg.u32 %0, [%1]; }"
-                 : "+r"(*to)
-                 : "l"(from), "r"((int)there));
-}
-static __device__ __forceinline__ void load_if(bool there, uint2 *to, const uint2 *from) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.cg.v2.u32 {%0, %1}, [%2]; }"
-                 : "+r"(to->x), "+r"(to->y)
-                 : "l"(from), "r"((int)there));
-}
 static __device__ __forceinline__ void load_if(bool there, uint4 *to, const uint4 *from) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4]; }"
                  : "+r"(to->x), "+r"(to->y), "+r"(to->z), "+r"(to->w)
