@@ -187,7 +187,7 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(const __grid_con
 
 #define MERGE_NARROW 512 /* threads for up to 256 columns */
 #define MERGE_WIDE 1024
-#define WEIGHTS 128     /* shares whose weights are computed at a time: all of narrow.cuh's */
+#define WEIGHTS 128     /* shares whose weights are computed at a time: all of narrow.cu's */
 #define MERGE_AT_ONCE 8 /* shares whose values a thread has under way */
 
 /* Two columns of a share; even: their place is a multiple of eight bytes. */

@@ -1,11 +1,10 @@
-/* Attention of a few rows over KV rows of f16, in tensor cores: the shares of a row, which merge_kernel adds
- * up.
+/* Attention of a few rows over KV rows of f16, in tensor cores: the shares of a row, which merge_kernel adds up.
  *
  * A block has a share of the keys and up to eight heads of one row that have a kv head in common. Queries are the sum
  * of two halves each: rows 0 to 7 of a product are the halves, rows 8 to 15 what rounding left of them, and so with the
  * weights, so that products are as good as in f32. A share's size depends on the row's position alone.
  *
- * Keys and queries go from memory to the registers that the products want them in; values, which have to be turned,
+ * Keys and queries go from memory to the registers that the products want them in; values, which have to be transposed,
  * scores and weights pass through shared memory. Which columns a product of keys calls 0, 1, 2 ... does not matter, so
  * a thread's are eight consecutive ones. Rows of earlier passes are under way before this pass has appended to them. */
 #include <float.h>
