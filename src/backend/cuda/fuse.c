@@ -164,7 +164,8 @@ static int delta_step(const view *v) {
     const mf__op *conv = op_at(v, 0, MF_OP_CONV1D), *unit = op_at(v, 1, MF_OP_QK_NORM);
     const mf__op *decay = op_at(v, 2, MF_OP_DECAY_BETA), *delta = op_at(v, 3, MF_OP_DELTA_NET);
     if (v->s->rows->kind != MF_CU_ONE || !conv || !unit || !decay || !delta || conv->out[0] != unit->in[0] ||
-        conv->out[0] != delta->in[0] || delta->in[1] != decay->out[0] || delta->in[2] != decay->out[1])
+        conv->out[0] != delta->in[0] || delta->p.delta.k_dim % 4 || delta->in[1] != decay->out[0] ||
+        delta->in[2] != decay->out[1])
         return 0;
     mf__cu_step s = *v->s, rest = *v->s;
     s.op = delta;
